@@ -1,0 +1,96 @@
+"""What one rank receives for one step."""
+
+# T = tokens of a row: sequences per microbatch * sequence_length, or the rank's context-parallel slice of it.
+# N = documents of the whole row. I = images of the whole row. P = patches. F = values of one patch (patch * patch * 3).
+
+from dataclasses import dataclass, field
+
+from msd.core.arrays import Float32Array, Int32Array, UInt8Array
+
+IGNORE_INDEX = -100
+"""Label of a position that is not learned, as in `torch.nn.functional.cross_entropy`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowImages:
+    """Images of the documents of one row; every context-parallel rank gets the whole row's."""
+
+    pixels: UInt8Array
+    """uint8 [P, F], in the order of `grids`."""
+    grids: Int32Array
+    """int32 [I, 3]: (t, h, w) in patches."""
+    owner: Int32Array
+    """int32 [I]: index of the document in the row; -1 for a dummy, which has no tokens."""
+    starts: Int32Array
+    """int32 [I]: position in the row of the image's first placeholder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Microbatch:
+    """One row: what one rank feeds forward at once. It also reshapes to [sequences, sequence_length]."""
+
+    input_ids: Int32Array
+    """int32 [T]"""
+    labels: Int32Array
+    """int32 [T]: target at each position (the next token of the document), -100 where nothing is learned."""
+    position_ids: Int32Array
+    """int32 [T]: restart at 0 in each document; 0 on padding."""
+    segment_ids: Int32Array
+    """int32 [T]: 1, 2, ... by document of the row; 0 on padding."""
+    loss_mask: Float32Array
+    """float32 [T]: `labels != -100`."""
+    cu_seqlens: Int32Array
+    """int32 [N + 1]: cumulated real lengths of the documents, padding not counted."""
+    cu_seqlens_padded: Int32Array
+    """int32 [N + 1]: where each document starts in the whole row; document i occupies
+    `[cu_seqlens_padded[i], cu_seqlens_padded[i] + cu_seqlens[i + 1] - cu_seqlens[i])`. Starts at 0, ends at the whole
+    row's length."""
+    max_seqlen: int
+    """Longest real document of the whole row."""
+    images: RowImages | None = None
+
+    @property
+    def num_valid_tokens(self) -> int:
+        """Positions of this slice that carry a label."""
+        return int(self.loss_mask.sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchMarker:
+    """Stands for a microbatch that another rank fetches and broadcasts."""
+
+    root: int
+    """The rank that fetches it."""
+    shapes: dict[str, tuple[tuple[int, ...], str]]
+    """Field name to (shape, dtype) of what the root will send."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankBatch:
+    """What one rank receives for one optimizer step."""
+
+    step: int
+    rank: int
+    sample_ids: list[tuple[str, int, int]]
+    """(source, ordinal, part) of the documents of the rank's rows, in order; repeated for each piece of a cut part."""
+    microbatches: list[Microbatch]
+    """Empty when the rank receives its microbatches from `markers[i].root`."""
+    num_valid_tokens: int
+    """Labelled positions of the slice that this rank holds, over its microbatches."""
+    global_num_valid_tokens: int
+    """Labelled positions of the step, each (dp, cp) coordinate counted once: the denominator of the loss."""
+    generation: int = 0
+    markers: list[BatchMarker] = field(default_factory=list)
+    """One a microbatch, when a `broadcast` axis says that another rank fetches; else empty."""
+    progress: str = ""
+    """The run's position after this step, as JSON; `RankClient.state_dict` decodes it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        total = 0
+        for row in self.microbatches:
+            total += row.input_ids.nbytes * 5 + row.cu_seqlens.nbytes * 2
+            if row.images is not None:
+                total += row.images.pixels.nbytes + row.images.grids.nbytes
+        return total

@@ -1,0 +1,238 @@
+"""Samples, what is known of them, and how many of them travel together.
+
+A *row* of a source gives any number of *parts*; each part is a sample with the identity (source, ordinal, part).
+"""
+
+# R = rows examined, by ordinal. S = samples (parts), in (ordinal, part) order. T = tokens. I = images. P = patches.
+# F = values of one patch (patch * patch * 3).
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from msd.core.arrays import Int32Array, Int64Array, UInt8Array
+
+RawSample = dict[str, Any]
+"""One row as a source gave it: field name to value."""
+
+
+class SampleId(NamedTuple):
+    """Identity of a sample; never reused."""
+
+    source: str
+    ordinal: int
+    """Position of the row in its source's sequence, through all epochs."""
+    part: int
+    """Which of the samples that the row gave."""
+
+
+class Outcome(IntEnum):
+    """What became of a row."""
+
+    OK = 0
+    """It gave its parts; zero parts if a filter or a transform chose so."""
+    FILTERED = 1
+    """A transform chose to give nothing."""
+    FAILED = 2
+    """A transform or the decoder raised; counts towards `on_error.max_rate`."""
+    OVERFLOWED = 3
+    """All of it was longer than a sequence and the source says `overflow: drop`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A row that failed: enough to find it again."""
+
+    ordinal: int
+    reason: str
+    """One line: the exception's type and message, and the transform that raised."""
+    shard: str
+    row: int
+    """Row number within the shard."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SampleImages:
+    """Images of one sample."""
+
+    pixels_PF: UInt8Array
+    """Patches of all images, one after another; within an image in the order that its grid is flattened."""
+    grids_I3: Int32Array
+    """(t, h, w) in patches."""
+    starts_I: Int32Array
+    """Position in the sample of each image's first placeholder token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sample:
+    """One training example after transforms."""
+
+    id: SampleId
+    tokens_T: Int32Array
+    """Token ids; the first `num_image_tokens` are image placeholders."""
+    num_image_tokens: int = 0
+    trained_T: UInt8Array | None = None
+    """1 where the token is to be learned as a target, 0 where it is context only; None learns all."""
+    images: SampleImages | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of payload."""
+        total = self.tokens_T.nbytes + (0 if self.trained_T is None else self.trained_T.nbytes)
+        return total + (0 if self.images is None else self.images.pixels_PF.nbytes + self.images.grids_I3.nbytes)
+
+    def label_runs(self) -> Int32Array:
+        """Return the half-open runs of positions that carry a label, as [runs, 2].
+
+        Position j carries a label when token j + 1 exists, is to be learned, and neither j nor j + 1 is an image
+        placeholder. A cut part carries those of its positions whose target is inside the cut.
+        """
+        first, end = self.num_image_tokens, len(self.tokens_T) - 1
+        if self.trained_T is None:
+            return np.array([[first, end]] if end > first else np.empty((0, 2)), dtype=np.int32)
+        labelled = np.zeros(len(self.tokens_T) + 1, dtype=np.int8)
+        labelled[first:end] = self.trained_T[first + 1 :] != 0 if end > first else 0
+        edge = np.flatnonzero(np.diff(np.concatenate([[0], labelled])))
+        return edge.reshape(-1, 2).astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MetaTable:
+    """What the planner may know of consecutive rows of one source: columns, never payload."""
+
+    source: str
+    start: int
+    """Ordinal of the first row examined; row r has ordinal `start + r`."""
+    num_parts_R: Int32Array
+    outcome_R: UInt8Array
+    num_tokens_S: Int32Array
+    """Tokens of the sample as packed, image placeholders included, before rounding up to the document multiple."""
+    num_image_tokens_S: Int32Array
+    num_images_S: Int32Array
+    num_patches_S: Int32Array
+    num_bytes_S: Int64Array
+    """Bytes of payload."""
+    num_runs_S: Int32Array
+    """Runs of labelled positions of each sample; see `Sample.label_runs`."""
+    runs_L2: Int32Array
+    """Those runs, sample after sample, half-open."""
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows examined."""
+        return len(self.num_parts_R)
+
+    @property
+    def end(self) -> int:
+        """Ordinal after the last row examined."""
+        return self.start + self.num_rows
+
+    @classmethod
+    def of(
+        cls,
+        source: str,
+        start: int,
+        rows: Sequence[tuple[Outcome, Sequence[Sample]]],
+        failures: Sequence[Failure] = (),
+    ) -> "MetaTable":
+        """Return the table of consecutive rows from their outcomes and samples."""
+        samples = [sample for _, parts in rows for sample in parts]
+        runs = [sample.label_runs() for sample in samples]
+        return cls(
+            source=source,
+            start=start,
+            num_parts_R=np.array([len(parts) for _, parts in rows], dtype=np.int32),
+            outcome_R=np.array([outcome for outcome, _ in rows], dtype=np.uint8),
+            num_tokens_S=np.array([len(sample.tokens_T) for sample in samples], dtype=np.int32),
+            num_image_tokens_S=np.array([sample.num_image_tokens for sample in samples], dtype=np.int32),
+            num_images_S=np.array([0 if s.images is None else len(s.images.grids_I3) for s in samples], dtype=np.int32),
+            num_patches_S=np.array([0 if s.images is None else len(s.images.pixels_PF) for s in samples], dtype=np.int32),
+            num_bytes_S=np.array([sample.nbytes for sample in samples], dtype=np.int64),
+            num_runs_S=np.array([len(run) for run in runs], dtype=np.int32),
+            runs_L2=np.concatenate([np.empty((0, 2), dtype=np.int32), *runs]),
+            failures=tuple(failures),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SampleSlab:
+    """Payload of many samples as few large arrays: what goes from loaders to constructors."""
+
+    ids: tuple[SampleId, ...]
+    tokens: Int32Array
+    token_ends_S: Int64Array
+    num_image_tokens_S: Int32Array
+    trained: UInt8Array
+    """Concatenated masks of the samples that have one."""
+    has_trained_S: UInt8Array
+    pixels_PF: UInt8Array
+    grids_I3: Int32Array
+    starts_I: Int32Array
+    num_images_S: Int32Array
+    _place: dict[SampleId, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_place", {sample_id: index for index, sample_id in enumerate(self.ids)})
+
+    def __contains__(self, sample_id: SampleId) -> bool:
+        return sample_id in self._place
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of payload."""
+        return self.tokens.nbytes + self.trained.nbytes + self.pixels_PF.nbytes + self.grids_I3.nbytes
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> "SampleSlab":
+        """Return the slab of `samples`."""
+        images = [sample.images for sample in samples if sample.images is not None]
+        return cls(
+            ids=tuple(sample.id for sample in samples),
+            tokens=np.concatenate([np.empty(0, dtype=np.int32), *(sample.tokens_T for sample in samples)]),
+            token_ends_S=np.cumsum([len(sample.tokens_T) for sample in samples], dtype=np.int64),
+            num_image_tokens_S=np.array([sample.num_image_tokens for sample in samples], dtype=np.int32),
+            trained=np.concatenate(
+                [np.empty(0, dtype=np.uint8), *(s.trained_T for s in samples if s.trained_T is not None)]
+            ),
+            has_trained_S=np.array([sample.trained_T is not None for sample in samples], dtype=np.uint8),
+            pixels_PF=np.concatenate([i.pixels_PF for i in images]) if images else np.empty((0, 0), dtype=np.uint8),
+            grids_I3=np.concatenate([np.empty((0, 3), dtype=np.int32), *(i.grids_I3 for i in images)]),
+            starts_I=np.concatenate([np.empty(0, dtype=np.int32), *(i.starts_I for i in images)]),
+            num_images_S=np.array([0 if s.images is None else len(s.images.grids_I3) for s in samples], dtype=np.int32),
+        )
+
+    def sample(self, sample_id: SampleId) -> Sample:
+        """Return one sample as views into the slab."""
+        index = self._place[sample_id]
+        end = int(self.token_ends_S[index])
+        start = int(self.token_ends_S[index - 1]) if index else 0
+        trained_T = None
+        if self.has_trained_S[index]:
+            lengths = np.diff(self.token_ends_S, prepend=0)
+            before = int((lengths[:index] * self.has_trained_S[:index]).sum())
+            trained_T = self.trained[before : before + end - start]
+        images = None
+        if self.num_images_S[index]:
+            first_image = int(self.num_images_S[:index].sum())
+            last_image = first_image + int(self.num_images_S[index])
+            patches_I = self.grids_I3.astype(np.int64).prod(axis=1)
+            first_patch = int(patches_I[:first_image].sum())
+            images = SampleImages(
+                pixels_PF=self.pixels_PF[first_patch : first_patch + int(patches_I[first_image:last_image].sum())],
+                grids_I3=self.grids_I3[first_image:last_image],
+                starts_I=self.starts_I[first_image:last_image],
+            )
+        return Sample(
+            id=sample_id,
+            tokens_T=self.tokens[start:end],
+            num_image_tokens=int(self.num_image_tokens_S[index]),
+            trained_T=trained_T,
+            images=images,
+        )
