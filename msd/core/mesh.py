@@ -58,7 +58,9 @@ class Mesh:
     def check_rank(self, rank: int) -> None:
         """Raise `ConfigError` unless `rank` lies in the mesh."""
         if not 0 <= rank < self.world_size:
-            raise ConfigError(f"rank {rank} is outside the mesh of {self.world_size} ranks ({self}); ranks count from 0")
+            raise ConfigError(
+                f"rank {rank} is outside the mesh of {self.world_size} ranks ({self}); ranks count from 0"
+            )
 
     def as_dict(self) -> dict[str, int]:
         """Return axis sizes, outermost first."""

@@ -117,7 +117,11 @@ class SourceOrder:
             block_K = np.argsort(place_of_unit[unit_B], kind="stable").astype(np.int64, copy=False)
         ends_K = np.cumsum(self.blocks.kept_B[block_K])
         last_of_window = np.minimum(np.arange(1, self.windows_per_epoch + 1) * self.window_blocks, num_blocks) - 1
-        start_W = np.concatenate([np.zeros(1, dtype=np.int64), ends_K[last_of_window]]) if num_blocks else np.zeros(1, dtype=np.int64)
+        start_W = (
+            np.concatenate([np.zeros(1, dtype=np.int64), ends_K[last_of_window]])
+            if num_blocks
+            else np.zeros(1, dtype=np.int64)
+        )
         laid_out = _Epoch(block_K, start_W)
         self._epochs = {kept: self._epochs[kept] for kept in sorted(self._epochs)[-1:]} | {epoch: laid_out}
         return laid_out

@@ -150,7 +150,9 @@ class MetaTable:
             num_tokens_S=np.array([len(sample.tokens_T) for sample in samples], dtype=np.int32),
             num_image_tokens_S=np.array([sample.num_image_tokens for sample in samples], dtype=np.int32),
             num_images_S=np.array([0 if s.images is None else len(s.images.grids_I3) for s in samples], dtype=np.int32),
-            num_patches_S=np.array([0 if s.images is None else len(s.images.pixels_PF) for s in samples], dtype=np.int32),
+            num_patches_S=np.array(
+                [0 if s.images is None else len(s.images.pixels_PF) for s in samples], dtype=np.int32
+            ),
             num_bytes_S=np.array([sample.nbytes for sample in samples], dtype=np.int64),
             num_runs_S=np.array([len(run) for run in runs], dtype=np.int32),
             runs_L2=np.concatenate([np.empty((0, 2), dtype=np.int32), *runs]),

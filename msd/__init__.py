@@ -1,0 +1,1 @@
+"""Feed the training of language and vision-language models from hundreds of sources."""

@@ -1,0 +1,1 @@
+"""Assemble: samples and a plan become the batches of ranks."""

@@ -1,0 +1,1 @@
+"""What a document will cost, from metadata."""

@@ -1,0 +1,1 @@
+"""Read, transform, hold: rows become samples."""

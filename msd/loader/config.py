@@ -1,0 +1,43 @@
+"""Everything a user may set for one source."""
+
+from typing import Literal
+
+from msd.core.config import ConfigStruct
+from msd.errors import ConfigError
+from msd.loader.transforms.config import TransformConfig
+from msd.sources.config import ReaderConfig
+
+
+class OnErrorConfig(ConfigStruct, frozen=True, kw_only=True):
+    """What a sample that fails means."""
+
+    policy: Literal["skip", "raise"] = "skip"
+    max_rate: float = 0.01
+    """Failed rows over rows consumed (the last 10,000, at least 100) above which the run stops."""
+    quarantine: str | None = None
+    """JSON-lines file that lists each failed row by (source, ordinal) with shard, row and reason."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.max_rate <= 1.0:
+            raise ConfigError(f"on_error.max_rate must lie in [0, 1], got {self.max_rate}; 0.01 allows 1 in 100")
+
+
+class OnStallConfig(ConfigStruct, frozen=True, kw_only=True):
+    """What happens when the source does not deliver."""
+
+    after_s: float = 60.0
+    then: Literal["wait", "suspend", "stop"] = "wait"
+
+    def __post_init__(self) -> None:
+        if self.after_s <= 0:
+            raise ConfigError(f"on_stall.after_s must be above 0 seconds, got {self.after_s}")
+
+
+class SourceConfig(ReaderConfig, frozen=True, kw_only=True):
+    """A named origin of samples: where rows come from and what is done to them."""
+
+    transforms: list[TransformConfig] = []
+    overflow: Literal["split", "truncate", "drop"] = "split"
+    """What is done with a sample longer than a sequence; counted."""
+    on_error: OnErrorConfig = OnErrorConfig()
+    on_stall: OnStallConfig = OnStallConfig()

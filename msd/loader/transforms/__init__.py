@@ -1,0 +1,1 @@
+"""What may happen to a row on its way to a sample."""

@@ -1,0 +1,119 @@
+"""What may happen to a row on its way to a sample. Each kind is a struct; `kind` says which."""
+
+from typing import Any, Literal
+
+from msd.core.config import ConfigStruct
+from msd.errors import ConfigError
+
+
+class TransformStruct(ConfigStruct, frozen=True, kw_only=True, tag_field="kind"):
+    """Common base of the transforms."""
+
+
+class TokenizeConfig(TransformStruct, frozen=True, kw_only=True, tag="tokenize"):
+    """Text to token ids, appended to the sample's `input_ids`."""
+
+    tokenizer: str
+    """Path of a `tokenizer.json`, or `bytes` for the built-in tokenizer of UTF-8 bytes (259 ids)."""
+    field: str = "text"
+    append_eos: bool = False
+    prepend_bos: bool = False
+    eos_token: str | None = None
+    """Null finds it: `<|endoftext|>`, `</s>`, `<eos>`, `<|end_of_text|>`, `<|im_end|>`, in that order."""
+    bos_token: str | None = None
+    trained: bool = True
+    """False: these tokens are context, never a target (a prompt)."""
+
+
+class TokensConfig(TransformStruct, frozen=True, kw_only=True, tag="tokens"):
+    """Pre-tokenised rows: a list or array of ids."""
+
+    field: str = "ids"
+    mask: str | None = None
+    """Field with one number per token: 0 where the token is context only."""
+    append_eos_id: int | None = None
+
+
+class ImageConfig(TransformStruct, frozen=True, kw_only=True, tag="image"):
+    """Encoded images to patches, with placeholders before the text."""
+
+    field: str = "jpg"
+    """One image or a list of them; bytes, a path, or a mapping with `bytes`."""
+    patch: int = 14
+    merge: int = 2
+    """One placeholder stands for merge * merge patches."""
+    max_pixels: int = 200704
+    min_pixels: int = 784
+    image_token: str | int | None = None
+    """Token text or id; null looks for `<|image|>`, then `<|image_pad|>` in the source's tokenizer, else takes the
+    first id after the vocabulary."""
+    bomb_pixels: int = 178_956_970
+    """An image that claims more pixels than this is refused before it is decoded."""
+    on_missing: Literal["fail", "skip"] = "fail"
+    """A row without the field: a failure, or a sample of text alone."""
+
+    def __post_init__(self) -> None:
+        if self.patch < 1 or self.merge < 1:
+            raise ConfigError(f"image patch and merge must be at least 1, got patch={self.patch}, merge={self.merge}")
+        if self.max_pixels < (self.patch * self.merge) ** 2:
+            raise ConfigError(
+                f"image max_pixels {self.max_pixels} is below one merged patch of {(self.patch * self.merge) ** 2} "
+                "pixels; raise max_pixels"
+            )
+
+
+class ChunkConfig(TransformStruct, frozen=True, kw_only=True, tag="chunk"):
+    """Cut a long text or token sequence into several samples."""
+
+    size: int
+    """Units of a chunk."""
+    overlap: int = 0
+    unit: Literal["tokens", "characters"] = "tokens"
+    """tokens cuts `input_ids` (after tokenize); characters cuts `field` (before it)."""
+    field: str = "text"
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or not 0 <= self.overlap < self.size:
+            raise ConfigError(
+                f"chunk needs size >= 1 and 0 <= overlap < size, got size={self.size}, overlap={self.overlap}"
+            )
+
+
+class FilterConfig(TransformStruct, frozen=True, kw_only=True, tag="filter"):
+    """Keep a sample only if every condition given holds; what is left out is counted, not failed."""
+
+    field: str = "text"
+    min_length: int | None = None
+    """Smallest length of the field: characters, bytes or items."""
+    max_length: int | None = None
+    equals: Any = None
+    one_of: list[Any] | None = None
+    matches: str | None = None
+    """Regular expression found somewhere in the field."""
+    at_least: float | None = None
+    """Smallest number."""
+    at_most: float | None = None
+    function: Any = None
+    """Function of the sample that returns true to keep it, or its dotted path."""
+
+
+class SelectConfig(TransformStruct, frozen=True, kw_only=True, tag="select"):
+    """Keep these fields only, or rename: a mapping from the new name to the old."""
+
+    fields: list[str] | dict[str, str]
+
+
+class FunctionConfig(TransformStruct, frozen=True, kw_only=True, tag="function"):
+    """A function `(sample, rng) -> sample | None | list of samples`; also one that takes the sample alone."""
+
+    function: Any
+    """Dotted path `package.module:function`, or the function itself from Python."""
+    options: dict[str, Any] = {}
+    """Further keyword arguments."""
+    version: str = ""
+    """Part of the run's identity: change it when the function's meaning changes."""
+
+
+TransformConfig = (
+    TokenizeConfig | TokensConfig | ImageConfig | ChunkConfig | FilterConfig | SelectConfig | FunctionConfig
+)

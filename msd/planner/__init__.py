@@ -1,0 +1,1 @@
+"""Decide what goes where, from metadata alone."""

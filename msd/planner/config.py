@@ -1,0 +1,100 @@
+"""What a step is made of: the mixture, the batch, how it is packed and balanced."""
+
+from typing import Literal
+
+import msgspec
+
+from msd.core.config import ConfigStruct
+from msd.errors import ConfigError
+
+
+class StageConfig(ConfigStruct, frozen=True, kw_only=True):
+    """New weights from a step on."""
+
+    step: int
+    weights: dict[str, float]
+    ramp: int = 0
+    """Steps over which the weights move, linearly, from the ones before: reached at `step + ramp`."""
+
+    def __post_init__(self) -> None:
+        if self.step < 0 or self.ramp < 0:
+            raise ConfigError(f"a schedule stage needs step >= 0 and ramp >= 0, got step={self.step}, ramp={self.ramp}")
+        check_weights(self.weights, f"mixture.schedule stage at step {self.step}")
+
+
+class MixtureConfig(ConfigStruct, frozen=True, kw_only=True):
+    """Shares of the sources."""
+
+    unit: Literal["tokens", "samples"] = "tokens"
+    """What a weight counts: real tokens as packed (image placeholders included), or samples."""
+    weights: dict[str, float] | None = None
+    """Relative shares by source; null gives every source the same."""
+    schedule: list[StageConfig] = []
+
+    def __post_init__(self) -> None:
+        if self.weights is not None:
+            check_weights(self.weights, "mixture.weights")
+        steps = [stage.step for stage in self.schedule]
+        if steps != sorted(set(steps)):
+            raise ConfigError(f"mixture.schedule must be in increasing order of step, got steps {steps}")
+
+
+class PackingConfig(ConfigStruct, frozen=True, kw_only=True):
+    """How samples become sequences."""
+
+    method: Literal["best_fit", "concat", "none"] = "best_fit"
+    lookahead: int | Literal["auto"] = "auto"
+    """Samples that may wait for the next step; auto is min(32, global_batch_size)."""
+
+    def __post_init__(self) -> None:
+        if self.lookahead != "auto" and self.lookahead < 1:
+            raise ConfigError(f"batch.packing.lookahead must be auto or at least 1 sample, got {self.lookahead}")
+
+
+class BatchConfig(ConfigStruct, frozen=True, kw_only=True):
+    """Geometry of a step."""
+
+    sequence_length: int = 4096
+    global_batch_size: int = 64
+    """Sequences per optimizer step over all ranks; divides by dp * num_microbatches."""
+    packing: PackingConfig = PackingConfig()
+    document_multiple: int | Literal["auto"] = "auto"
+    """Documents are padded to a multiple of this; auto is 2 * cp (1 without context parallelism), times tp under
+    sequence parallelism."""
+    sequence_parallel: bool = False
+    """The trainer shards sequences over tp as well."""
+    pad_token_id: int = 0
+    last: Literal["drop", "pad", "repeat_tail"] = "drop"
+    """The last step of finite data: left out, filled with empty sequences, or filled with its own samples again."""
+    slice: Literal["zigzag", "none"] = "zigzag"
+    """With cp > 1: each rank gets its slice, or the whole row for a trainer that slices itself."""
+
+    def __post_init__(self) -> None:
+        if self.sequence_length < 2:
+            raise ConfigError(f"batch.sequence_length must be at least 2 tokens, got {self.sequence_length}")
+        if self.global_batch_size < 1:
+            raise ConfigError(f"batch.global_batch_size must be at least 1 sequence, got {self.global_batch_size}")
+        if self.document_multiple != "auto" and not 1 <= self.document_multiple <= self.sequence_length:
+            raise ConfigError(
+                f"batch.document_multiple must be auto or lie in [1, sequence_length={self.sequence_length}], "
+                f"got {self.document_multiple}"
+            )
+
+
+class BalanceConfig(ConfigStruct, frozen=True, kw_only=True):
+    """How predicted cost is evened out."""
+
+    method: Literal["lpt", "none"] = "lpt"
+    across: list[Literal["bucket", "microbatch"]] = msgspec.field(default_factory=lambda: ["bucket", "microbatch"])
+    """bucket evens out ranks, microbatch evens out the slots of all ranks (lockstep); both is the default."""
+    min_gain: float = 0.0
+    """Relative gain of the objective below which the packed layout is kept."""
+
+
+def check_weights(weights: dict[str, float], name: str) -> None:
+    """Raise `ConfigError` unless weights are non-negative, finite, and not all zero."""
+    for source, weight in weights.items():
+        if not 0 <= weight < float("inf"):
+            raise ConfigError(f"{name}: weight of {source!r} must be 0 or more, got {weight}; 0 leaves a source out")
+    if not any(weights.values()):
+        raise ConfigError(f"{name}: all weights are 0, so nothing could be drawn; give at least one source a share")

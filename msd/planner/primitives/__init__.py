@@ -1,0 +1,1 @@
+"""One operation of a graph per file."""

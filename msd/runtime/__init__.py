@@ -1,0 +1,1 @@
+"""Perform: the same decisions in one process or on a cluster."""

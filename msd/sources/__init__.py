@@ -1,0 +1,1 @@
+"""Where rows come from: the index of a source, and readers of its blocks."""

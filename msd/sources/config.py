@@ -1,0 +1,95 @@
+"""Where a source's rows come from and in which order they are strung together."""
+
+from typing import Any, Literal
+
+from msd.core.config import ConfigStruct, parse_bytes
+from msd.errors import ConfigError
+
+FORMATS = ("auto", "parquet", "jsonl", "webdataset", "arrow", "hf", "text", "memory", "class")
+
+
+class ShuffleConfig(ConfigStruct, frozen=True, kw_only=True):
+    """How far apart neighbours come. Part of the order: kept in the state, not to be changed on resume."""
+
+    block_bytes: int | str = "1MiB"
+    """Cap of a block: the piece of a shard that is read at once."""
+    window: int | Literal["auto"] = "auto"
+    """Blocks whose rows are permuted together; `auto` takes as many as mix well within the byte budget."""
+
+    def __post_init__(self) -> None:
+        parse_bytes(self.block_bytes, name="shuffle.block_bytes")
+        if self.window != "auto" and self.window < 1:
+            raise ConfigError(f"shuffle.window must be auto or at least 1 block, got {self.window}")
+
+
+class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
+    """A named origin of rows."""
+
+    format: str = "auto"
+    """parquet, jsonl, webdataset, arrow, hf, text, memory, class, or `package.module:Class`; auto looks at names."""
+    path: str | list[str] | None = None
+    """Glob, directory, file, or a list of them; local or any fsspec URL."""
+    storage_options: dict[str, Any] = {}
+    """Passed to fsspec for remote paths."""
+    engine: Literal["pyarrow", "fastparquet"] = "pyarrow"
+    """Which library reads Parquet; both give the same rows."""
+    columns: list[str] | None = None
+    """Columns to read from Parquet, Arrow and Hugging Face data; null reads all."""
+    cls: Any = None
+    """With `format: class`: the class or factory, or its dotted path `package.module:Class`."""
+    options: dict[str, Any] = {}
+    """Keyword arguments of that class."""
+    rows: Any = None
+    """With `format: memory`: a list of dictionaries, DataFrame, Arrow table, Hugging Face dataset. From Python only."""
+    split: tuple[float, float] = (0.0, 1.0)
+    """The part of the rows, by hash, that this source gives; [0.95, 1.0] holds out the last twentieth."""
+    shuffle: ShuffleConfig | bool = ShuffleConfig()
+    """False keeps file order."""
+    max_epochs: float | None = None
+    """Passes over the source, fractions allowed; null goes on for ever."""
+    on_exhausted: Literal["repeat", "stop", "drop", "error"] | None = None
+    """After the last epoch: stop the run, drop the source and spread its share, or fail. Null: repeat for ever without
+    `max_epochs`, stop with it."""
+
+    def __post_init__(self) -> None:
+        low, high = self.split
+        if not 0.0 <= low < high <= 1.0:
+            raise ConfigError(f"split must be two fractions with 0 <= low < high <= 1, got [{low}, {high}]")
+        if self.max_epochs is not None and not self.max_epochs > 0:
+            raise ConfigError(f"max_epochs must be above 0 or null (for ever), got {self.max_epochs}")
+        if self.max_epochs is None and self.on_exhausted not in (None, "repeat"):
+            raise ConfigError(
+                f"on_exhausted: {self.on_exhausted} needs max_epochs: without it the source never ends; "
+                "set max_epochs: 1, or leave on_exhausted out"
+            )
+        if self.max_epochs is not None and self.on_exhausted == "repeat":
+            raise ConfigError(
+                "on_exhausted: repeat contradicts max_epochs; use stop, drop or error, or max_epochs: null"
+            )
+        if self.format not in FORMATS and ":" not in self.format:
+            raise ConfigError(
+                f"format must be one of {', '.join(FORMATS)} or a dotted path package.module:Class, got {self.format!r}"
+            )
+        if self.format not in ("memory", "class") and ":" not in self.format and self.path is None:
+            raise ConfigError(f"format {self.format} needs a path: a file, glob, directory or URL")
+
+    @property
+    def end(self) -> str:
+        """What happens when the source ends: repeat, stop, drop or error."""
+        return self.on_exhausted or ("repeat" if self.max_epochs is None else "stop")
+
+    @property
+    def block_bytes(self) -> int:
+        """Cap of a block in bytes."""
+        config = self.shuffle if isinstance(self.shuffle, ShuffleConfig) else ShuffleConfig()
+        return parse_bytes(config.block_bytes, name="shuffle.block_bytes")
+
+    @property
+    def window(self) -> int | Literal["auto"]:
+        """Blocks of a window, or auto."""
+        return self.shuffle.window if isinstance(self.shuffle, ShuffleConfig) else "auto"
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether rows leave file order."""
+        return self.shuffle is not False

@@ -1,0 +1,1 @@
+"""Fakes and conformance checks, for our tests and our users' tests."""
