@@ -1,0 +1,44 @@
+"""What a planner is told once, when it is built."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from msd.core.cost import CostFunction
+from msd.core.mesh import Mesh
+from msd.planner.config import BalanceConfig, BatchConfig, MixtureConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTerms:
+    """What the planner knows of a source before it sees a row."""
+
+    name: str
+    rows_per_epoch: int
+    """Zero for an empty source: legal, never drawn, noted."""
+    total_ordinals: int | None
+    """Ordinals in all, or None when the source repeats for ever."""
+    end: Literal["repeat", "stop", "drop", "error"] = "repeat"
+    max_rate: float = 0.01
+    """Share of failed rows above which the run stops."""
+    raises: bool = False
+    """The first failed row stops the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerSettings:
+    """Everything that a plan is a function of, but for progress and metadata."""
+
+    sources: tuple[SourceTerms, ...]
+    mixture: MixtureConfig
+    batch: BatchConfig
+    mesh: Mesh
+    num_microbatches: int
+    document_multiple: int
+    lookahead: int
+    balance: BalanceConfig
+    cost: Mapping[str, CostFunction]
+    """`backbone`, and `encoder` where images are costed apart."""
+    broadcast: tuple[str, ...] = ()
+    strategy: Callable[..., Any] | None = None
+    """None is the default strategy."""
