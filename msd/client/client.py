@@ -1,0 +1,106 @@
+"""One rank's side of a run: iterate, save, load, close."""
+
+import json
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Protocol
+
+from msd.core.batch import RankBatch
+from msd.core.mesh import Mesh
+from msd.core.state import StateDict
+from msd.errors import ClosedError, StateError
+
+
+class BatchTransport(Protocol):
+    """How a client reaches the run: in the same process, or over a link."""
+
+    @property
+    def mesh(self) -> Mesh:
+        """The trainer mesh of the run."""
+        ...
+
+    def connect(self, rank: int) -> str:
+        """Connect a rank and return the run's position before its first batch, as JSON."""
+        ...
+
+    def take(self, rank: int) -> RankBatch | None:
+        """Return the next batch of a rank, or None when the run has ended."""
+        ...
+
+    def load(self, rank: int, state: StateDict) -> None:
+        """Move the run to a saved position; see `RankClient.load_state_dict`."""
+        ...
+
+    def disconnect(self, rank: int) -> None:
+        """Release a rank."""
+        ...
+
+
+class RankClient:
+    """Iterates the batches of one rank, one `RankBatch` per optimizer step.
+
+    Iterating again goes on where the client stands. Use it as a context manager, or call `close()`.
+    """
+
+    def __init__(self, transport: BatchTransport, *, rank: int) -> None:
+        """Connect `rank` through `transport`."""
+        transport.mesh.check_rank(rank)
+        self.rank = rank
+        self._transport = transport
+        self._position = transport.connect(rank)
+        self._is_closed = False
+
+    @property
+    def mesh(self) -> Mesh:
+        """The trainer mesh of the run."""
+        return self._transport.mesh
+
+    def __iter__(self) -> Iterator[RankBatch]:
+        return self
+
+    def __next__(self) -> RankBatch:
+        self._check_open()
+        batch = self._transport.take(self.rank)
+        if batch is None:
+            raise StopIteration
+        self._position = batch.progress
+        return batch
+
+    def state_dict(self) -> StateDict:
+        """Return the position after the last batch handed out: JSON-able, the same on every rank, legal at any time."""
+        self._check_open()
+        state: StateDict = json.loads(self._position)
+        return state
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go on from a saved position.
+
+        The n-th load of any rank moves the whole run (generation n); the n-th load of the others joins it, and a
+        rank that does not load follows.
+
+        Raises:
+            StateError: If the state belongs to another run, or differs from what another rank loaded.
+        """
+        self._check_open()
+        if not isinstance(state, dict):
+            raise StateError(f"a state is the dictionary that state_dict() returned, got {type(state).__name__}")
+        self._transport.load(self.rank, state)
+        self._position = json.dumps(state)
+
+    def close(self) -> None:
+        """Release the rank. Closing twice is fine."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._transport.disconnect(self.rank)
+
+    def __enter__(self) -> "RankClient":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(f"the client of rank {self.rank} is closed; make another with engine.client({self.rank})")

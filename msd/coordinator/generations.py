@@ -1,0 +1,97 @@
+"""Who stands where: generations of a run, the position of each rank, and the watermark.
+
+A *generation* is a stretch of steps from one start. The n-th load of any rank opens generation n; the n-th load of
+the others joins it if the state is the same, and is refused otherwise; a rank that did not load follows.
+"""
+
+from dataclasses import dataclass
+
+from msd.errors import EngineError, StateError
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a rank stands."""
+
+    generation: int
+    next_step: int
+
+
+@dataclass(slots=True)
+class _Rank:
+    position: Position
+    num_loads: int = 0
+    is_connected: bool = True
+
+
+class Generations:
+    """Bookkeeping of a run's generations and of where each rank stands in them."""
+
+    def __init__(self, *, first_step: int, digest: str) -> None:
+        """Begin generation 0 at `first_step`, from the state with `digest`."""
+        self.generation = 0
+        self.first_step = first_step
+        self._digest = digest
+        self._opened_by: int | None = None
+        self._ranks: dict[int, _Rank] = {}
+
+    def connect(self, rank: int) -> Position:
+        """Connect a rank and return where it starts: late or again, at the start of the generation."""
+        known = self._ranks.setdefault(rank, _Rank(self._start()))
+        known.position, known.is_connected = self._start(), True
+        return known.position
+
+    def disconnect(self, rank: int) -> None:
+        """Release a rank: it no longer holds the watermark."""
+        if rank in self._ranks:
+            self._ranks[rank].is_connected = False
+
+    def asked(self, rank: int) -> Position:
+        """Return the step that a connected rank is asking for; after a load elsewhere, the new generation's first."""
+        known = self._ranks.get(rank)
+        if known is None or not known.is_connected:
+            raise EngineError(f"rank {rank} is not connected; make a client for it first")
+        if known.position.generation != self.generation:
+            known.position = self._start()
+        return known.position
+
+    def took(self, rank: int, step: int) -> None:
+        """Note that a rank was handed `step`; asking for the next one will count it as taken."""
+        self._ranks[rank].position = Position(self.generation, step + 1)
+
+    def load(self, rank: int, *, step: int, digest: str) -> bool:
+        """Note that a rank loads a state and return whether that opens a generation.
+
+        Raises:
+            StateError: If another rank's load of the same number brought another state.
+        """
+        known = self._ranks[rank]
+        number = known.num_loads + 1
+        opens = number > self.generation
+        if not opens and digest != self._digest:
+            raise StateError(
+                f"rank {rank} loads another state than rank {self._opened_by} did: step {step} against step "
+                f"{self.first_step} of generation {self.generation}; load the same state on every rank"
+            )
+        known.num_loads = number
+        if opens:
+            self.generation, self.first_step = number, step
+            self._digest, self._opened_by = digest, rank
+        known.position = self._start()
+        return opens
+
+    @property
+    def watermark(self) -> int:
+        """The last step that every connected rank has taken: nothing up to it is needed again in this generation.
+
+        A rank has taken a step when it asks for the next one, so the step handed out last is not taken yet.
+        """
+        steps = [
+            known.position.next_step if known.position.generation == self.generation else self.first_step
+            for known in self._ranks.values()
+            if known.is_connected
+        ]
+        return min(steps, default=self.first_step + 1) - 2
+
+    def _start(self) -> Position:
+        return Position(self.generation, self.first_step)
