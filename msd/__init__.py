@@ -1,1 +1,137 @@
-"""Feed the training of language and vision-language models from hundreds of sources."""
+"""Feed the training of language and vision-language models from hundreds of sources.
+
+config = msd.load_config("configs/text_mix.yaml")
+with msd.start(config) as engine:
+    for batch in engine.client(rank=0):
+        train_step(batch)
+"""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from msd.config import Config, load_config
+from msd.core.batch import Microbatch, RankBatch
+from msd.core.mesh import Mesh
+from msd.core.plan import StepPlan
+from msd.errors import (
+    BadSampleRateError,
+    ClosedError,
+    ConfigError,
+    DeadlineError,
+    EngineError,
+    InputError,
+    MsdError,
+    PlanError,
+    SourceError,
+    StateError,
+)
+
+if TYPE_CHECKING:
+    from msd.client import RankClient, torch
+    from msd.look import init
+    from msd.planner.explain import explain
+    from msd.runtime.local import LocalEngine
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BadSampleRateError",
+    "ClosedError",
+    "Config",
+    "ConfigError",
+    "DeadlineError",
+    "EngineError",
+    "InputError",
+    "Mesh",
+    "Microbatch",
+    "MsdError",
+    "PlanError",
+    "RankBatch",
+    "SourceError",
+    "StateError",
+    "StepPlan",
+    "connect",
+    "explain",
+    "init",
+    "load_config",
+    "plan",
+    "start",
+    "torch",
+]
+
+_LAZY = {
+    "explain": ("msd.planner.explain", "explain"),
+    "init": ("msd.look", "init"),
+    "torch": ("msd.client.torch", None),
+}
+
+
+def start(config: Config, *, runtime: str | None = None) -> "LocalEngine":
+    """Start a run and return its engine: use it as a context manager.
+
+    Args:
+        config: From `load_config`, `init`, or `Config(...)`.
+        runtime: `local` runs in this process; None takes the configuration's `runtime.kind`.
+
+    Raises:
+        ConfigError: If the configuration cannot be built, or asks for something this release does not have.
+        SourceError: If a source cannot be read.
+    """
+    from msd.runtime.local import LocalEngine
+
+    if not isinstance(config, Config):
+        raise ConfigError(
+            f"msd.start takes a configuration, got {type(config).__name__}; see msd.load_config and msd.init"
+        )
+    if runtime is not None:
+        config = config.replace(runtime={"kind": runtime})
+    return LocalEngine(config)
+
+
+def connect(address: "str | LocalEngine", rank: int) -> "RankClient":
+    """Return a client for one rank of a run.
+
+    Args:
+        address: `engine.address`, or the engine itself.
+        rank: Of the trainer mesh.
+
+    Raises:
+        ConfigError: If nothing runs at the address, or the rank is outside the mesh.
+    """
+    from msd.runtime.local import running_engine
+
+    engine = running_engine(address) if isinstance(address, str) else address
+    return engine.client(rank)
+
+
+def plan(config: Config, steps: int | None = None, mesh: Mesh | Mapping[str, int] | None = None) -> Iterator[StepPlan]:
+    """Yield the plans that a run of `config` would follow, without assembling a batch.
+
+    Args:
+        config: The configuration.
+        steps: How many; None goes on to the end of the data, for ever where a source repeats.
+        mesh: Plan for another mesh than the configured one: axis sizes such as `{"dp": 8}`.
+    """
+    from msd.build import build_loaders, build_orders, build_planner, index_all, plan_steps
+
+    if mesh is not None:
+        sizes = mesh.as_dict() if isinstance(mesh, Mesh) else dict(mesh)
+        config = config.replace(mesh={**dict.fromkeys(config.mesh, 1), **sizes})
+    orders = build_orders(config, index_all(config))
+    loaders = build_loaders(config, orders)
+    try:
+        yield from plan_steps(build_planner(config, orders), loaders, steps=steps)
+    finally:
+        for loader in loaders.values():
+            loader.close()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        module, attribute = _LAZY[name]
+        found = importlib.import_module(module)
+        value = found if attribute is None else getattr(found, attribute)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'msd' has no attribute {name!r}")

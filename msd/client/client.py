@@ -19,19 +19,23 @@ class BatchTransport(Protocol):
         """The trainer mesh of the run."""
         ...
 
-    def connect(self, rank: int) -> str:
-        """Connect a rank and return the run's position before its first batch, as JSON."""
+    def connect(self, rank: int) -> int:
+        """Connect a rank and return the session that its later calls carry; an older session of the rank ends."""
         ...
 
-    def take(self, rank: int) -> RankBatch | None:
+    def take(self, rank: int, session: int) -> RankBatch | None:
         """Return the next batch of a rank, or None when the run has ended."""
         ...
 
-    def load(self, rank: int, state: StateDict) -> None:
+    def position(self, rank: int, session: int) -> str:
+        """Return the run's position after the rank's last batch, as JSON."""
+        ...
+
+    def load(self, rank: int, session: int, state: StateDict) -> None:
         """Move the run to a saved position; see `RankClient.load_state_dict`."""
         ...
 
-    def disconnect(self, rank: int) -> None:
+    def disconnect(self, rank: int, session: int) -> None:
         """Release a rank."""
         ...
 
@@ -47,7 +51,7 @@ class RankClient:
         transport.mesh.check_rank(rank)
         self.rank = rank
         self._transport = transport
-        self._position = transport.connect(rank)
+        self._session = transport.connect(rank)
         self._is_closed = False
 
     @property
@@ -60,16 +64,15 @@ class RankClient:
 
     def __next__(self) -> RankBatch:
         self._check_open()
-        batch = self._transport.take(self.rank)
+        batch = self._transport.take(self.rank, self._session)
         if batch is None:
             raise StopIteration
-        self._position = batch.progress
         return batch
 
     def state_dict(self) -> StateDict:
         """Return the position after the last batch handed out: JSON-able, the same on every rank, legal at any time."""
         self._check_open()
-        state: StateDict = json.loads(self._position)
+        state: StateDict = json.loads(self._transport.position(self.rank, self._session))
         return state
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -84,14 +87,13 @@ class RankClient:
         self._check_open()
         if not isinstance(state, dict):
             raise StateError(f"a state is the dictionary that state_dict() returned, got {type(state).__name__}")
-        self._transport.load(self.rank, state)
-        self._position = json.dumps(state)
+        self._transport.load(self.rank, self._session, state)
 
     def close(self) -> None:
         """Release the rank. Closing twice is fine."""
         if not self._is_closed:
             self._is_closed = True
-            self._transport.disconnect(self.rank)
+            self._transport.disconnect(self.rank, self._session)
 
     def __enter__(self) -> "RankClient":
         return self

@@ -21,7 +21,8 @@ class Position:
 class _Rank:
     position: Position
     num_loads: int = 0
-    is_connected: bool = True
+    session: int = 0
+    """Of the client that speaks for the rank; 0 while none does."""
 
 
 class Generations:
@@ -34,23 +35,28 @@ class Generations:
         self._digest = digest
         self._opened_by: int | None = None
         self._ranks: dict[int, _Rank] = {}
+        self._num_sessions = 0
 
-    def connect(self, rank: int) -> Position:
-        """Connect a rank and return where it starts: late or again, at the start of the generation."""
+    def connect(self, rank: int) -> int:
+        """Connect a rank and return its session; late or again, it starts where the generation does."""
+        self._num_sessions += 1
         known = self._ranks.setdefault(rank, _Rank(self._start()))
-        known.position, known.is_connected = self._start(), True
-        return known.position
+        known.position, known.session = self._start(), self._num_sessions
+        return known.session
 
-    def disconnect(self, rank: int) -> None:
+    def disconnect(self, rank: int, session: int) -> None:
         """Release a rank: it no longer holds the watermark."""
-        if rank in self._ranks:
-            self._ranks[rank].is_connected = False
+        known = self._ranks.get(rank)
+        if known is not None and known.session == session:
+            known.session = 0
 
-    def asked(self, rank: int) -> Position:
+    def asked(self, rank: int, session: int) -> Position:
         """Return the step that a connected rank is asking for; after a load elsewhere, the new generation's first."""
         known = self._ranks.get(rank)
-        if known is None or not known.is_connected:
-            raise EngineError(f"rank {rank} is not connected; make a client for it first")
+        if known is None or known.session != session:
+            raise EngineError(
+                f"rank {rank} was connected again; this client no longer speaks for it: use the newer one"
+            )
         if known.position.generation != self.generation:
             known.position = self._start()
         return known.position
@@ -89,7 +95,7 @@ class Generations:
         steps = [
             known.position.next_step if known.position.generation == self.generation else self.first_step
             for known in self._ranks.values()
-            if known.is_connected
+            if known.session
         ]
         return min(steps, default=self.first_step + 1) - 2
 

@@ -1,0 +1,228 @@
+"""Config in, objects out: the one place that picks implementations."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from msd.config import PipelineConfig, import_dotted
+from msd.constructor.constructor import DataConstructor
+from msd.core.index import BlockTable
+from msd.core.mesh import Mesh
+from msd.core.order import SourceOrder, auto_window_blocks
+from msd.core.plan import StepPlan
+from msd.core.sample import Failure
+from msd.core.state import StateDict, fingerprint
+from msd.cost.analytic import build_cost
+from msd.errors import ConfigError
+from msd.loader.loader import SourceLoader
+from msd.loader.transforms.chain import TransformChain, build_chain
+from msd.planner.planner import Planner, Starved
+from msd.planner.settings import PlannerSettings, SourceTerms
+from msd.sources.index import IndexProgress, index_sources
+from msd.sources.open import open_reader
+
+PAYLOAD_BYTES = 512 << 20
+"""Payload that the loaders of one process hold in all; what is dropped is made again from its address."""
+
+
+def cache_dir() -> Path:
+    """Return where indexes are kept: `MSD_CACHE`, else `~/.cache/msd`."""
+    chosen = os.environ.get("MSD_CACHE")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "msd"
+
+
+def index_all(
+    config: PipelineConfig,
+    *,
+    workers: int | None = None,
+    on_progress: Callable[[IndexProgress], None] | None = None,
+) -> dict[str, BlockTable]:
+    """Return the index of every source, from the cache where the data has not changed."""
+    return index_sources(config.sources, cache_dir=cache_dir(), workers=workers, on_progress=on_progress)
+
+
+def build_orders(config: PipelineConfig, tables: Mapping[str, BlockTable]) -> dict[str, SourceOrder]:
+    """Return the sequence of every source."""
+    orders = {}
+    for name, source in config.sources.items():
+        window = source.window
+        orders[name] = SourceOrder(
+            seed=config.seed,
+            source=name,
+            blocks=tables[name],
+            shuffle=source.is_shuffled,
+            window_blocks=auto_window_blocks(tables[name]) if window == "auto" else window,
+        )
+    return orders
+
+
+def build_chains(config: PipelineConfig) -> dict[str, TransformChain]:
+    """Return the transforms of every source.
+
+    Raises:
+        ConfigError: If a tokenizer, function or image geometry cannot be used, or sources disagree about images.
+    """
+    chains = {}
+    for name, source in config.sources.items():
+        try:
+            chains[name] = build_chain(
+                name,
+                source.transforms,
+                seed=config.seed,
+                sequence_length=config.batch.sequence_length,
+                overflow=source.overflow,
+            )
+        except ConfigError as error:
+            raise ConfigError(_prefixed(str(error), name)) from None
+    _check_images(chains)
+    return chains
+
+
+def build_loaders(
+    config: PipelineConfig,
+    orders: Mapping[str, SourceOrder],
+    chains: Mapping[str, TransformChain] | None = None,
+) -> dict[str, SourceLoader]:
+    """Return a loader for every source; together they hold at most `PAYLOAD_BYTES`."""
+    chains = build_chains(config) if chains is None else chains
+    share = max(4 << 20, PAYLOAD_BYTES // max(1, len(config.sources)))
+    return {
+        name: SourceLoader(
+            order=orders[name],
+            reader=open_reader(name, source, orders[name].blocks),
+            chain=chains[name],
+            total_ordinals=orders[name].total_ordinals(source.max_epochs),
+            buffer_bytes=share,
+        )
+        for name, source in config.sources.items()
+    }
+
+
+def build_planner(config: PipelineConfig, orders: Mapping[str, SourceOrder], mesh: Mesh | None = None) -> Planner:
+    """Return the planner of a run, for the configured mesh or another one."""
+    terms = tuple(
+        SourceTerms(
+            name=name,
+            rows_per_epoch=orders[name].rows_per_epoch,
+            total_ordinals=orders[name].total_ordinals(source.max_epochs),
+            end=source.end,
+            max_rate=source.on_error.max_rate,
+            raises=source.on_error.policy == "raise",
+        )
+        for name, source in config.sources.items()
+    )
+    strategy = config.strategy
+    if strategy == "default":
+        strategy = None
+    elif isinstance(strategy, str):
+        strategy = import_dotted(strategy, name="strategy")
+    return Planner(
+        PlannerSettings(
+            sources=terms,
+            mixture=config.mixture,
+            batch=config.batch,
+            mesh=config.place if mesh is None else mesh,
+            num_microbatches=config.num_microbatches,
+            document_multiple=config.document_multiple,
+            lookahead=config.lookahead,
+            balance=config.balance,
+            cost={
+                module: build_cost(cost, lambda path, module=module: import_dotted(path, name=f"cost.{module}"))
+                for module, cost in config.cost.items()
+            },
+            broadcast=tuple(config.broadcast),
+            strategy=strategy,
+        )
+    )
+
+
+def build_constructor(config: PipelineConfig) -> DataConstructor:
+    """Return the constructor of a run."""
+    return DataConstructor(pad_token_id=config.batch.pad_token_id)
+
+
+def identity(
+    config: PipelineConfig, orders: Mapping[str, SourceOrder], chains: Mapping[str, TransformChain]
+) -> StateDict:
+    """Return what the order and content of a run depend on, as one fingerprint per part: kept in every state."""
+    parts: dict[str, Any] = {
+        "seed": config.seed,
+        "mixture": [
+            config.mixture.unit,
+            config.weights,
+            [[s.step, s.weights, s.ramp] for s in config.mixture.schedule],
+        ],
+        "batch": [
+            config.batch.sequence_length,
+            config.batch.global_batch_size,
+            config.batch.packing.method,
+            config.lookahead,
+            config.batch.last,
+        ],
+    }
+    for name, source in config.sources.items():
+        order = orders[name]
+        parts[f"sources.{name}.data"] = order.blocks.digest
+        parts[f"sources.{name}.order"] = [source.is_shuffled, order.window_blocks, source.max_epochs, source.end]
+        parts[f"sources.{name}.transforms"] = [chains[name].identity, source.overflow]
+    return {part: fingerprint(value) for part, value in parts.items()}
+
+
+def plan_steps(
+    planner: Planner, loaders: Mapping[str, SourceLoader], *, steps: int | None = None
+) -> Iterator[StepPlan]:
+    """Yield the next plans of a planner, examining rows as it asks for them."""
+    num_planned = 0
+    while steps is None or num_planned < steps:
+        plan = next_plan(planner, loaders)
+        if plan is None:
+            return
+        yield plan
+        num_planned += 1
+
+
+def next_plan(
+    planner: Planner,
+    loaders: Mapping[str, SourceLoader],
+    *,
+    on_failures: Callable[[str, tuple[Failure, ...]], None] | None = None,
+) -> StepPlan | None:
+    """Return the planner's next plan, or None when the run has ended.
+
+    Args:
+        planner: Stands at the step to plan.
+        loaders: By source.
+        on_failures: Called with the source and the rows that failed, as they are met.
+    """
+    examined: dict[str, int] = {}
+    while True:
+        outcome = planner.plan()
+        if not isinstance(outcome, Starved):
+            return outcome
+        # A source that is asked again within one step is drawn from often: look further ahead each time.
+        num_rows = examined[outcome.source] = min(512, 2 * examined.get(outcome.source, 8))
+        table = loaders[outcome.source].examine(outcome.ordinal, num_rows)
+        if table.failures and on_failures is not None:
+            on_failures(outcome.source, table.failures)
+        planner.observe(table)
+
+
+def _check_images(chains: Mapping[str, TransformChain]) -> None:
+    seen: dict[str, tuple[str, Any]] = {}
+    for name, chain in chains.items():
+        for what in ("patch", "merge"):
+            value = getattr(chain, what)
+            if value is None:
+                continue
+            first, known = seen.setdefault(what, (name, value))
+            if known != value:
+                raise ConfigError(
+                    f"sources.{name}: image {what} is {value}, but source {first!r} has {known}; patches of one run "
+                    f"must have one geometry: set the same {what} in both"
+                )
+
+
+def _prefixed(message: str, name: str) -> str:
+    where = f"sources.{name}"
+    return message if message.startswith(where) else f"{where}: {message}"
