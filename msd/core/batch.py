@@ -5,6 +5,8 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from msd.core.arrays import Float32Array, Int32Array, UInt8Array
 
 IGNORE_INDEX = -100
@@ -52,7 +54,7 @@ class Microbatch:
     @property
     def num_valid_tokens(self) -> int:
         """Positions of this slice that carry a label."""
-        return int(self.loss_mask.sum())
+        return int(np.count_nonzero(self.loss_mask))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

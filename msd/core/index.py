@@ -101,7 +101,8 @@ class BlockTable:
         """Identity of the data's shape: relative names, row counts and cuts; no absolute path, no modification time."""
         summary = hashlib.blake2b(digest_size=16)
         for shard in self.shards:
-            summary.update(f"{shard.name}\0{shard.nbytes}\0{shard.num_rows}\n".encode())
+            # File names need not be UTF-8; surrogates stand for the bytes that are not.
+            summary.update(f"{shard.name}\0{shard.nbytes}\0{shard.num_rows}\n".encode(errors="surrogateescape"))
         for column in (self.shard_B, self.unit_B, self.first_row_B, self.num_rows_B, self.kept_B):
             summary.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
         return summary.hexdigest()

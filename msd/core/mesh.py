@@ -52,7 +52,12 @@ class Mesh:
         """Return the rank at a coordinate; axes that are left out are at 0."""
         rank = 0
         for axis, size in self.sizes:
-            rank = rank * size + coordinate.get(axis, 0)
+            index = coordinate.pop(axis, 0)
+            if not 0 <= index < size:
+                raise ConfigError(f"coordinate {axis}={index} is outside the mesh ({self}); it must be below {size}")
+            rank = rank * size + index
+        if coordinate:
+            raise ConfigError(f"mesh has no axis {next(iter(coordinate))!r}; the axes are {', '.join(self.as_dict())}")
         return rank
 
     def check_rank(self, rank: int) -> None:

@@ -8,6 +8,7 @@ counts through all epochs. Nothing here depends on loaders, workers or arrival: 
 # K = blocks in the order of one epoch. W = windows of one epoch. N = rows of one window, in sequence order.
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -71,13 +72,18 @@ class SourceOrder:
 
     def total_ordinals(self, max_epochs: float | None) -> int | None:
         """Return how many ordinals the source gives in all: `max_epochs` (fractions round down) or None, for ever."""
-        return None if max_epochs is None else int(max_epochs * self.rows_per_epoch)
+        if max_epochs is None:
+            return None
+        # In binary 0.29 * 100 is just under 29: the fraction that was meant must not lose its last row.
+        return int(Fraction(max_epochs).limit_denominator(10**9) * self.rows_per_epoch)
 
     def window_at(self, ordinal: int) -> Window:
         """Return the window that holds `ordinal`."""
         if self.rows_per_epoch == 0:
             raise ValueError(f"source {self.source!r} has no rows, so no ordinal {ordinal}")
-        epoch, position = divmod(ordinal, self.rows_per_epoch)
+        if ordinal < 0:
+            raise ValueError(f"ordinals of source {self.source!r} count from 0, got {ordinal}")
+        epoch, position = divmod(int(ordinal), self.rows_per_epoch)
         start_W = self._epoch(epoch).start_W
         # Empty windows share their start with the next one; the last of equals is the one with rows.
         number = int(np.searchsorted(start_W, position, side="right")) - 1

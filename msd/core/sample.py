@@ -176,9 +176,16 @@ class SampleSlab:
     starts_I: Int32Array
     num_images_S: Int32Array
     _place: dict[SampleId, int] = field(init=False, repr=False)
+    _mask_ends_S: Int64Array = field(init=False, repr=False)
+    _image_ends_S: Int64Array = field(init=False, repr=False)
+    _patch_ends_I: Int64Array = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_place", {sample_id: index for index, sample_id in enumerate(self.ids)})
+        length_S = np.diff(self.token_ends_S, prepend=0)
+        object.__setattr__(self, "_mask_ends_S", np.cumsum(length_S * self.has_trained_S))
+        object.__setattr__(self, "_image_ends_S", np.cumsum(self.num_images_S, dtype=np.int64))
+        object.__setattr__(self, "_patch_ends_I", np.cumsum(self.grids_I3.astype(np.int64).prod(axis=1)))
 
     def __contains__(self, sample_id: SampleId) -> bool:
         return sample_id in self._place
@@ -213,23 +220,18 @@ class SampleSlab:
     def sample(self, sample_id: SampleId) -> Sample:
         """Return one sample as views into the slab."""
         index = self._place[sample_id]
-        end = int(self.token_ends_S[index])
-        start = int(self.token_ends_S[index - 1]) if index else 0
+        start, end = _span(self.token_ends_S, index)
         trained_T = None
         if self.has_trained_S[index]:
-            lengths = np.diff(self.token_ends_S, prepend=0)
-            before = int((lengths[:index] * self.has_trained_S[:index]).sum())
-            trained_T = self.trained[before : before + end - start]
+            trained_T = self.trained[slice(*_span(self._mask_ends_S, index))]
         images = None
         if self.num_images_S[index]:
-            first_image = int(self.num_images_S[:index].sum())
-            last_image = first_image + int(self.num_images_S[index])
-            patches_I = self.grids_I3.astype(np.int64).prod(axis=1)
-            first_patch = int(patches_I[:first_image].sum())
+            first_image, end_image = _span(self._image_ends_S, index)
+            first_patch, _ = _span(self._patch_ends_I, first_image)
             images = SampleImages(
-                pixels_PF=self.pixels_PF[first_patch : first_patch + int(patches_I[first_image:last_image].sum())],
-                grids_I3=self.grids_I3[first_image:last_image],
-                starts_I=self.starts_I[first_image:last_image],
+                pixels_PF=self.pixels_PF[first_patch : int(self._patch_ends_I[end_image - 1])],
+                grids_I3=self.grids_I3[first_image:end_image],
+                starts_I=self.starts_I[first_image:end_image],
             )
         return Sample(
             id=sample_id,
@@ -238,3 +240,8 @@ class SampleSlab:
             trained_T=trained_T,
             images=images,
         )
+
+
+def _span(ends: Int64Array, index: int) -> tuple[int, int]:
+    """Return (start, end) of piece `index` of a concatenation, given where each piece ends."""
+    return int(ends[index - 1]) if index else 0, int(ends[index])
