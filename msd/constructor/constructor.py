@@ -1,0 +1,154 @@
+"""A bucket of a plan, with its samples, becomes what each of its ranks receives. No I/O, no clock."""
+
+# C = ranks on the slice axis, one when rows are not sliced. N = documents of a bucket, in row order.
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from msd.constructor.context_parallel import slice_row
+from msd.constructor.images import row_images
+from msd.constructor.packing import PackedRows, RowBoundaries, pack_rows, row_boundaries
+from msd.core.arrays import Int64Array
+from msd.core.batch import BatchMarker, Microbatch, RankBatch, RowImages
+from msd.core.plan import StepPlan
+from msd.core.sample import Sample, SampleId
+from msd.core.state import canonical_json
+from msd.errors import PlanError
+
+_TOKEN_FIELDS = ("input_ids", "labels", "position_ids", "segment_ids", "loss_mask")
+_BOUNDARY_FIELDS = ("cu_seqlens", "cu_seqlens_padded")
+_IMAGE_FIELDS = ("pixels", "grids", "owner", "starts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AssembledBucket:
+    """The rows of one bucket, assembled once for all the ranks that receive it."""
+
+    step: int
+    bucket: int
+    microbatches_C: tuple[tuple[Microbatch, ...], ...]
+    """For each rank on the slice axis, its microbatches; one entry, the whole rows, when rows are not sliced."""
+    sample_ids: tuple[SampleId, ...]
+    """One a document, in row order."""
+    progress: str
+    """The run's position after the step, as JSON."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays; those that ranks share are counted once."""
+        total = sum(getattr(row, name).nbytes for rows in self.microbatches_C for row in rows for name in _TOKEN_FIELDS)
+        for row in self.microbatches_C[0]:
+            total += sum(getattr(row, name).nbytes for name in _BOUNDARY_FIELDS)
+            if row.images is not None:
+                total += sum(getattr(row.images, name).nbytes for name in _IMAGE_FIELDS)
+        return int(total)
+
+
+class DataConstructor:
+    """Assembles the buckets of plans. Keeps nothing between steps."""
+
+    def __init__(self, *, pad_token_id: int) -> None:
+        """Fill positions that no document occupies with `pad_token_id`."""
+        self._pad_token_id = pad_token_id
+
+    def build(self, plan: StepPlan, bucket: int, sample_of: Callable[[SampleId], Sample]) -> AssembledBucket:
+        """Return the rows of one bucket.
+
+        Args:
+            plan: The step.
+            bucket: Which of the plan's buckets.
+            sample_of: The sample with an id; called once a document, in row order.
+
+        Raises:
+            PlanError: If the plan does not fit the samples, or breaks a rule of rows. Names the sample.
+            ConfigError: If images with patches of different sizes meet in one row.
+        """
+        document_N = plan.documents_of(bucket)
+        rows = _rows(plan, document_N, sample_of, self._pad_token_id)
+        axis = _slice_axis(plan)
+        if axis is None:
+            microbatches_C: tuple[tuple[Microbatch, ...], ...] = (rows,)
+        else:
+            degree = plan.mesh.size(axis)
+            microbatches_C = tuple(zip(*(slice_row(row, degree) for row in rows), strict=True))
+        return AssembledBucket(
+            step=plan.step,
+            bucket=bucket,
+            microbatches_C=microbatches_C,
+            sample_ids=tuple(plan.sample_ids(bucket)),
+            progress=canonical_json(plan.progress),
+        )
+
+    def rank_batch(self, assembled: AssembledBucket, plan: StepPlan, rank: int) -> RankBatch:
+        """Return what one rank receives. Ranks that hold the same data share its arrays: do not write into them.
+
+        Raises:
+            PlanError: If the bucket is not the one that the plan gives to this rank.
+        """
+        bucket = plan.bucket_of(rank)
+        if (assembled.step, assembled.bucket) != (plan.step, bucket):
+            raise PlanError(
+                f"rank {rank} receives bucket {bucket} of step {plan.step}, "
+                f"got bucket {assembled.bucket} of step {assembled.step}"
+            )
+        coordinate = plan.mesh.coordinate(rank)
+        axis = _slice_axis(plan)
+        held = assembled.microbatches_C[0 if axis is None else coordinate[axis]]
+        root = plan.mesh.rank(**{**coordinate, **dict.fromkeys(plan.broadcast, 0)})
+        return RankBatch(
+            step=plan.step,
+            rank=rank,
+            sample_ids=list(assembled.sample_ids),
+            microbatches=list(held) if root == rank else [],
+            num_valid_tokens=sum(int(np.count_nonzero(row.loss_mask)) for row in held),
+            global_num_valid_tokens=plan.global_num_valid_tokens,
+            markers=[] if root == rank else [BatchMarker(root=root, shapes=_shapes(row)) for row in held],
+            progress=assembled.progress,
+        )
+
+
+def _slice_axis(plan: StepPlan) -> str | None:
+    """Return the axis that rows are sliced along; along a broadcast axis the root fetches whole rows for all."""
+    return None if plan.slice_axis in plan.broadcast else plan.slice_axis
+
+
+def _rows(
+    plan: StepPlan, document_N: Int64Array, sample_of: Callable[[SampleId], Sample], pad_token_id: int
+) -> tuple[Microbatch, ...]:
+    samples = [sample_of(plan.sample_id(document)) for document in document_N.tolist()]
+    edges = np.searchsorted(plan.slot_D[document_N], np.arange(plan.num_microbatches + 1)).tolist()
+    spans = [slice(first, last) for first, last in itertools.pairwise(edges)]
+    boundaries = [
+        row_boundaries(plan.offset_D[document_N[span]], plan.length_D[document_N[span]], row_length=plan.row_length)
+        for span in spans
+    ]
+    packed = pack_rows(plan, document_N, samples, pad_token_id=pad_token_id)
+    images = [
+        row_images(samples[span], plan.start_D[document_N[span]], plan.offset_D[document_N[span]]) for span in spans
+    ]
+    return tuple(_microbatch(packed, row, boundaries[row], images[row]) for row in range(plan.num_microbatches))
+
+
+def _microbatch(packed: PackedRows, row: int, boundaries: RowBoundaries, images: RowImages | None) -> Microbatch:
+    return Microbatch(
+        input_ids=packed.input_ids_MT[row],
+        labels=packed.labels_MT[row],
+        position_ids=packed.position_ids_MT[row],
+        segment_ids=packed.segment_ids_MT[row],
+        loss_mask=packed.loss_mask_MT[row],
+        cu_seqlens=boundaries.cu_seqlens,
+        cu_seqlens_padded=boundaries.cu_seqlens_padded,
+        max_seqlen=boundaries.max_seqlen,
+        images=images,
+    )
+
+
+def _shapes(row: Microbatch) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return field name to (shape, dtype); images as `images.pixels` and so on."""
+    arrays = {name: getattr(row, name) for name in (*_TOKEN_FIELDS, *_BOUNDARY_FIELDS)}
+    if row.images is not None:
+        arrays |= {f"images.{name}": getattr(row.images, name) for name in _IMAGE_FIELDS}
+    return {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
