@@ -1,7 +1,6 @@
 """Everything a user may set: YAML at the door, or the same thing as Python values."""
 
 import difflib
-import importlib
 import os
 import re
 import types
@@ -14,6 +13,7 @@ import msgspec
 import yaml
 
 from msd.core.config import ConfigStruct
+from msd.core.dotted import import_dotted as import_dotted
 from msd.core.mesh import AXES, Mesh
 from msd.cost.config import CostConfig, TransformerCost
 from msd.errors import ConfigError
@@ -247,30 +247,6 @@ def parse_config(
         return PipelineConfig(**raw)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from None
-
-
-def import_dotted(path: str, *, name: str) -> Any:
-    """Return the object at `package.module:attribute`.
-
-    Raises:
-        ConfigError: Naming the setting, and which half could not be found.
-    """
-    module_name, _, attribute = path.partition(":")
-    if not attribute:
-        raise ConfigError(f"{name} must be package.module:name, got {path!r}")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(
-            f"{name}: cannot import {module_name!r} ({error}); is it installed, or on PYTHONPATH?"
-        ) from None
-    for piece in attribute.split("."):
-        if not hasattr(found, piece):
-            near = difflib.get_close_matches(piece, dir(found), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"{name}: {module_name!r} has no {piece!r}{hint}")
-        found = getattr(found, piece)
-    return found
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
