@@ -1,0 +1,229 @@
+"""Batches as tensors: what a PyTorch training loop iterates. The only file that imports torch."""
+
+# T = tokens of a row, or of the rank's context-parallel slice of it. N = documents of the whole row.
+
+import importlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, NoReturn, Protocol
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from msd.client.client import RankClient
+from msd.core.batch import BatchMarker, Microbatch, RankBatch
+from msd.core.mesh import Mesh
+from msd.core.state import StateDict
+from msd.errors import ConfigError
+
+_WORKERS = (
+    "msd.torch.DataLoader cannot be copied into a worker process, where a second run would load the same steps again; "
+    "use torch.utils.data.DataLoader(loader, batch_size=None, num_workers=0), or iterate the loader itself"
+)
+
+
+class HasClients(Protocol):
+    """An engine, as far as a loader needs it."""
+
+    @property
+    def mesh(self) -> Mesh:
+        """The trainer mesh of the run."""
+        ...
+
+    def client(self, rank: int = 0) -> RankClient:
+        """Return a client for one rank."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TorchBatch:
+    """What one rank receives for one optimizer step, as tensors."""
+
+    step: int
+    rank: int
+    sample_ids: list[tuple[str, int, int]]
+    """(source, ordinal, part) of the documents of the rank's rows, in order; repeated for each piece of a cut part."""
+    microbatches: list[dict[str, Any]]
+    """One dictionary a row. Of shape [T]: input_ids, labels, position_ids, segment_ids (int64), loss_mask (float32).
+    Of shape [N + 1]: cu_seqlens, cu_seqlens_padded (int32). Besides: max_seqlen (int), and images, which is None or
+    pixels (uint8), grids, owner, starts (int32); see `msd.core.batch`. `labels[j]` is already the target at position
+    j: do not shift again."""
+    num_valid_tokens: int
+    """Labelled positions that this rank holds."""
+    global_num_valid_tokens: int
+    """Labelled positions of the step: divide the summed loss by it, on every rank."""
+    markers: list[BatchMarker] = field(default_factory=list)
+    """Where to receive the microbatches from, when a broadcast axis says that another rank fetches them."""
+
+    @classmethod
+    def of(cls, batch: RankBatch) -> "TorchBatch":
+        """Return a rank batch as tensors; float and boundary arrays are shared with it, not copied."""
+        return cls(
+            step=batch.step,
+            rank=batch.rank,
+            sample_ids=batch.sample_ids,
+            microbatches=[_tensors(row) for row in batch.microbatches],
+            num_valid_tokens=batch.num_valid_tokens,
+            global_num_valid_tokens=batch.global_num_valid_tokens,
+            markers=batch.markers,
+        )
+
+    def to(self, device: Any, *, non_blocking: bool = False) -> "TorchBatch":
+        """Return the batch with its tensors on `device`."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> "TorchBatch":
+        """Return the batch in page-locked memory, from which copies to an accelerator overlap with computation."""
+        return self._each(lambda tensor: tensor.pin_memory())
+
+    def _each(self, change: Any) -> "TorchBatch":
+        return replace(self, microbatches=[_changed(row, change) for row in self.microbatches])
+
+
+class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followed by mypy
+    """Iterates the steps of one rank as `TorchBatch`; also a dataset for `torch.utils.data.DataLoader`.
+
+        with msd.start(config) as engine:
+            for batch in msd.torch.DataLoader(engine, rank=0):
+                ...
+
+    Iterating again goes on where the rank stands. Inside `torch.utils.data.DataLoader` pass `batch_size=None,
+    num_workers=0`. Ranks of one process share arrays: do not write into tensors in place.
+    """
+
+    def __init__(
+        self,
+        address_or_engine: "str | HasClients | RankClient",
+        rank: int | None = None,
+        *,
+        pin_memory: bool = False,
+        device: Any = None,
+        steps: int | None = None,
+    ) -> None:
+        """Connect a rank.
+
+        Args:
+            address_or_engine: A running engine, its address, or a client of one of its ranks.
+            rank: Of the trainer mesh; None takes the environment's `RANK`, as torchrun sets it.
+            pin_memory: Hand out batches in page-locked memory.
+            device: Move batches there.
+            steps: Each iteration over the loader ends after so many steps; None goes on to the end of the run.
+
+        Raises:
+            ConfigError: If the rank is not said or lies outside the mesh, nothing runs at the address, or memory is
+                to be pinned without an accelerator.
+        """
+        super().__init__()
+        if steps is not None and steps < 0:
+            raise ConfigError(f"steps must be None or at least 0, got {steps}")
+        if pin_memory and not torch.accelerator.is_available():
+            raise ConfigError("pin_memory=True needs an accelerator; pass pin_memory=torch.accelerator.is_available()")
+        self._client = _connect(address_or_engine, rank)
+        self._pin_memory = pin_memory
+        self._device = device
+        self._steps = steps
+
+    @property
+    def rank(self) -> int:
+        """The rank whose batches these are."""
+        return self._client.rank
+
+    @property
+    def mesh(self) -> Mesh:
+        """The trainer mesh of the run."""
+        return self._client.mesh
+
+    def __iter__(self) -> Iterator[TorchBatch]:
+        if get_worker_info() is not None:
+            raise ConfigError(_WORKERS)
+        return self._batches()
+
+    def state_dict(self) -> StateDict:
+        """Return the position after the last batch handed out: JSON-able, the same on every rank, legal at any time."""
+        return self._client.state_dict()
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go on from a saved position; see `RankClient.load_state_dict`."""
+        self._client.load_state_dict(state)
+
+    def close(self) -> None:
+        """Release the rank. Closing twice is fine."""
+        self._client.close()
+
+    def __enter__(self) -> "DataLoader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise ConfigError(_WORKERS)
+
+    def _batches(self) -> Iterator[TorchBatch]:
+        num_taken = 0
+        while self._steps is None or num_taken < self._steps:
+            try:
+                batch = TorchBatch.of(next(self._client))
+            except StopIteration:
+                return
+            num_taken += 1
+            if self._pin_memory:
+                batch = batch.pin_memory()
+            yield batch if self._device is None else batch.to(self._device, non_blocking=self._pin_memory)
+
+
+def _connect(target: "str | HasClients | RankClient", rank: int | None) -> RankClient:
+    if isinstance(target, RankClient):
+        if rank not in (None, target.rank):
+            raise ConfigError(
+                f"the client given is of rank {target.rank}, not {rank}; leave rank out, or pass the engine"
+            )
+        return target
+    if not isinstance(target, str) and not hasattr(target, "client"):
+        raise ConfigError(
+            f"msd.torch.DataLoader takes an engine, its address or a client, got {type(target).__name__}; "
+            "start an engine with msd.start(config)"
+        )
+    chosen = _rank(target) if rank is None else rank
+    if isinstance(target, str):
+        # Only the top of the package knows what may run at an address; rooms do not import it.
+        client: RankClient = importlib.import_module("msd").connect(target, rank=chosen)
+        return client
+    return target.client(chosen)
+
+
+def _rank(target: "str | HasClients") -> int:
+    """Return the rank from the environment; without it, 0 where there is no other."""
+    given = os.environ.get("RANK")
+    if given is not None:
+        if not given.isdecimal():
+            raise ConfigError(f"the environment's RANK must be a number from 0, got {given!r}; or pass rank=")
+        return int(given)
+    if not isinstance(target, str) and target.mesh.world_size == 1:
+        return 0
+    raise ConfigError("whose batches? pass rank=, or start the script with torchrun, which sets RANK")
+
+
+def _tensors(row: Microbatch) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        name: torch.from_numpy(getattr(row, name)).long()
+        for name in ("input_ids", "labels", "position_ids", "segment_ids")
+    }
+    fields |= {name: torch.from_numpy(getattr(row, name)) for name in ("loss_mask", "cu_seqlens", "cu_seqlens_padded")}
+    images = row.images
+    return fields | {
+        "max_seqlen": row.max_seqlen,
+        "images": None
+        if images is None
+        else {name: torch.from_numpy(getattr(images, name)) for name in ("pixels", "grids", "owner", "starts")},
+    }
+
+
+def _changed(value: Any, change: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _changed(item, change) for name, item in value.items()}
+    return change(value) if isinstance(value, torch.Tensor) else value
