@@ -1,0 +1,161 @@
+"""Paths to groups: the files of one folder and one format, which become one source."""
+
+import glob
+import os
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from msd.errors import SourceError
+from msd.look import sniff
+
+_MAX_FILES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Files of one folder and one format."""
+
+    name: str
+    format: str
+    reason: str
+    root: str
+    files: tuple[str, ...]
+    nbytes: int
+    patterns: tuple[str, ...]
+
+
+class Place:
+    """A file system and the paths below one that the user named."""
+
+    def __init__(self, path: str) -> None:
+        import fsspec
+
+        self.is_url = "://" in path
+        self.path = path if self.is_url else os.path.abspath(os.path.expanduser(path))
+        self._system, self.root = fsspec.core.url_to_fs(self.path)
+
+    def open(self, path: str) -> Any:
+        """Open a file for reading bytes."""
+        return self._system.open(path, "rb")
+
+    def files(self) -> dict[str, int]:
+        """Return path to size of every file at, below or matching the path; hidden ones are not looked at."""
+        if self._system.isdir(self.root):
+            found = self._system.find(self.root, detail=True)
+        elif self._system.exists(self.root):
+            found = {self.root: self._system.info(self.root)}
+        elif glob.has_magic(self.root):
+            found = {
+                path: facts
+                for path, facts in self._system.glob(self.root, detail=True).items()
+                if facts["type"] == "file"
+            }
+        else:
+            raise SourceError(f"{self.path!r} does not exist; give a file, folder, glob or URL")
+        below = len(PurePosixPath(self.base).parts)
+        return {
+            path: int(facts.get("size") or 0)
+            for path, facts in sorted(found.items())[:_MAX_FILES]
+            if not any(part.startswith(".") for part in PurePosixPath(path).parts[below:])
+        }
+
+    @property
+    def base(self) -> str:
+        """The folder that sources are named below."""
+        if self._system.isdir(self.root):
+            return str(self.root)
+        plain = []
+        for part in PurePosixPath(self.root).parts[:-1]:
+            if glob.has_magic(part):
+                break
+            plain.append(part)
+        return str(PurePosixPath(*plain))
+
+    def url(self, path: str) -> str:
+        """Return how a configuration names a path of this file system."""
+        return self._system.unstrip_protocol(path) if self.is_url else path
+
+    def is_saved_dataset(self, folder: str) -> bool:
+        """Whether `datasets.save_to_disk` wrote the folder."""
+        return bool(self._system.exists(f"{folder}/state.json") and self._system.exists(f"{folder}/dataset_info.json"))
+
+
+def groups_below(path: str, left_out: list[str]) -> list[tuple[Place, Group]]:
+    """Return the groups at, below or matching a path; what is in none is added to `left_out` with its reason."""
+    place = Place(path)
+    sizes = place.files()
+    if not sizes:
+        raise SourceError(f"{place.path!r} holds no files; give a folder, file or glob with data")
+    saved = {folder for folder in {str(PurePosixPath(file).parent) for file in sizes} if place.is_saved_dataset(folder)}
+    groups: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[tuple[str, str], str] = {}
+    refused: dict[tuple[str, str], list[str]] = {}
+    known: dict[tuple[str, str], tuple[str, str]] = {}
+    for file, nbytes in sizes.items():
+        parent = str(PurePosixPath(file).parent)
+        top = _top_folder(place.base, file)
+        if parent in saved:
+            key, reason = (parent, "hf"), "is a dataset saved by Hugging Face datasets"
+        elif PurePosixPath(file).name in ("tokenizer.json", "tokenizer_config.json"):
+            continue
+        else:
+            # Files of one ending in one folder are of one format; reading every head of a large set takes minutes.
+            alike = (top, _ending(file) if nbytes else "empty")
+            if alike not in known:
+                known[alike] = _format_of(place, file)
+            kind, reason = known[alike]
+            if not kind:
+                refused.setdefault((top, reason), []).append(file)
+                continue
+            key = (top, kind)
+        groups.setdefault(key, []).append(file)
+        reasons.setdefault(key, reason)
+    for (_, reason), files in refused.items():
+        more = f" (and {len(files) - 1} more like it)" if len(files) > 1 else ""
+        left_out.append(f"{place.url(files[0])} {reason}{more}")
+    made = []
+    for (folder, kind), files in groups.items():
+        others = [other for (top, other) in groups if top == folder and other in sniff.RECORD_FORMATS]
+        if kind == "text" and others:
+            left_out.append(f"{len(files)} text files beside {others[0]} in {folder}: name them to include them")
+            continue
+        made.append((place, _group(place, folder, kind, files, sizes, reasons[folder, kind])))
+    return made
+
+
+def _format_of(place: Place, file: str) -> tuple[str, str]:
+    try:
+        return sniff.format_of(file, place.open)
+    except OSError as error:
+        return "", f"cannot be read ({error.strerror or error})"
+
+
+def _top_folder(base: str, file: str) -> str:
+    relative = (
+        PurePosixPath(file).relative_to(base) if PurePosixPath(file).is_relative_to(base) else PurePosixPath(file)
+    )
+    return str(PurePosixPath(base) / relative.parts[0]) if len(relative.parts) > 1 else base
+
+
+def _group(place: Place, folder: str, kind: str, files: list[str], sizes: dict[str, int], reason: str) -> Group:
+    if place.root in sizes:
+        patterns = [place.path]
+        name = PurePosixPath(place.root).name.partition(".")[0]
+    elif kind == "hf":
+        patterns, name = [place.url(folder)], PurePosixPath(folder).name
+    elif glob.has_magic(place.root) and folder == place.base:
+        patterns, name = [place.path], PurePosixPath(folder).name
+    else:
+        is_flat = all(str(PurePosixPath(file).parent) == folder for file in files)
+        endings = sorted({_ending(file) for file in files})
+        patterns = [f"{place.url(glob.escape(folder))}/{'' if is_flat else '**/'}*{ending}" for ending in endings]
+        name = PurePosixPath(folder).name
+    return Group(name, kind, reason, folder, tuple(files), sum(sizes[file] for file in files), tuple(patterns))
+
+
+def _ending(file: str) -> str:
+    """Return what a glob for files like this one ends in: `.jsonl.gz`, `.parquet`."""
+    name = PurePosixPath(file)
+    packed = name.suffix.lower() in (".gz", ".zst", ".zstd")
+    return "".join(name.suffixes[-2:]) if packed else name.suffix
