@@ -23,6 +23,8 @@ from msd.planner.config import BalanceConfig, BatchConfig, MixtureConfig
 
 DEFAULT_COST = {"backbone": TransformerCost(hidden=4096, layers=32)}
 
+_NO_SOURCES = "sources is empty; name at least one: sources: {web: {format: jsonl, path: web/*.jsonl}}"
+
 
 class RuntimeConfig(ConfigStruct, frozen=True, kw_only=True):
     """Where the engine runs."""
@@ -39,6 +41,8 @@ class RuntimeConfig(ConfigStruct, frozen=True, kw_only=True):
     """No wait lasts longer; it ends in an error that names whom it waited for."""
 
     def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ConfigError(f"runtime.workers must be at least 1 loader host, got {self.workers}")
         if self.deadline_s <= 0:
             raise ConfigError(f"runtime.deadline_s must be above 0 seconds, got {self.deadline_s}")
 
@@ -155,7 +159,7 @@ class PipelineConfig(ConfigStruct, frozen=True, kw_only=True):
 
     def _check(self) -> None:
         if not self.sources:
-            raise ConfigError("sources is empty; name at least one: sources: {web: {format: jsonl, path: web/*.jsonl}}")
+            raise ConfigError(_NO_SOURCES)
         mesh = self.place
         _check_names(self.mixture.weights, self.sources, "mixture.weights")
         for stage in self.mixture.schedule:
@@ -164,8 +168,14 @@ class PipelineConfig(ConfigStruct, frozen=True, kw_only=True):
             raise ConfigError("fields_by_stage: true is not supported by this release; every rank gets all fields")
         if isinstance(self.loaders, dict):
             _check_names(self.loaders, self.sources, "loaders")
-        if self.num_microbatches < 1:
-            raise ConfigError(f"num_microbatches must be at least 1, got {self.num_microbatches}")
+        loaders = self.loaders.values() if isinstance(self.loaders, dict) else [self.loaders]
+        counts = {"num_microbatches": [self.num_microbatches], "loaders": loaders, "constructors": [self.constructors]}
+        for setting, values in counts.items():
+            for value in values:
+                if value != "auto" and value < 1:
+                    raise ConfigError(f"{setting} must be at least 1, got {value}")
+        if self.shadows < 0:
+            raise ConfigError(f"shadows must be 0 or more, got {self.shadows}")
         rows = mesh.size("dp") * self.num_microbatches
         if self.batch.global_batch_size % rows:
             raise ConfigError(
@@ -193,6 +203,8 @@ class PipelineConfig(ConfigStruct, frozen=True, kw_only=True):
         for module in self.cost:
             if module not in ("backbone", "encoder"):
                 raise ConfigError(_unknown_key(module, ["backbone", "encoder"], "cost"))
+        if "backbone" not in self.cost:
+            raise ConfigError("cost needs an entry backbone, for instance cost: {backbone: {kind: tokens}}")
         for name, source in self.sources.items():
             for transform in source.transforms:
                 if isinstance(transform, TokenizeConfig) and transform.tokenizer != "bytes":
@@ -243,6 +255,8 @@ def parse_config(
         _apply_override(raw, override)
     try:
         _check_keys(raw, PipelineConfig)
+        if "sources" not in raw:
+            raise ConfigError(_NO_SOURCES)
         _resolve_paths(raw, base)
         return PipelineConfig(**raw)
     except ConfigError as error:
@@ -282,6 +296,8 @@ def _source_values(source: Any, where: str) -> Any:
     """Return a mapping of settings from whatever a user may call a source."""
     if isinstance(source, SourceConfig):
         return source
+    if source is None:
+        raise ConfigError(f"{where} is empty; give it a path, or a mapping with at least path")
     if isinstance(source, Mapping) and not callable(source):
         values = dict(source)
         chosen = values.get("format")
@@ -321,6 +337,8 @@ def _dotted_kind(values: Any) -> Any:
 
 
 def _normalised(name: str, value: Any) -> Any:
+    if name == "cost" and (callable(value) or isinstance(value, msgspec.Struct)):
+        value = {"backbone": value}
     if name == "cost" and isinstance(value, Mapping):
         if "kind" in value:
             value = {"backbone": value}
@@ -341,6 +359,10 @@ def _decode(value: Any, kind: Any, where: str) -> Any:
     try:
         return msgspec.convert(_plain(value), kind, strict=True, from_attributes=True)
     except msgspec.ValidationError as error:
+        if typing.get_origin(kind) is dict and isinstance(value, Mapping):
+            # One entry at a time, so that the path names the key; msgspec says only "[...]".
+            for key, inner in value.items():
+                _decode(inner, typing.get_args(kind)[1], f"{where}.{key}")
         raise ConfigError(_readable(str(error), where)) from None
 
 
@@ -365,6 +387,7 @@ def _readable(message: str, where: str) -> str:
     inner = re.sub(r"^\$\.?", "", path.rstrip("`"))
     inner = re.sub(r"\[\.\.\.\]", "", inner)
     joined = where if not inner else f"{where}{'' if inner.startswith('[') else '.'}{inner}"
+    found = re.sub(r"\barray\b", "list", re.sub(r"\bobject\b", "mapping", found))
     found = found.replace("Object missing required field", "missing required key").replace("`", "'")
     return f"{joined}: {found[0].lower() + found[1:]}"
 
@@ -380,7 +403,7 @@ def _check_keys(value: Any, kind: Any, where: str = "") -> None:
         tag_field = struct.__struct_config__.tag_field
         for key, inner in value.items():
             path = f"{where}.{key}" if where else str(key)
-            if key == tag_field:
+            if tag_field is not None and key == tag_field:
                 continue
             if key not in known:
                 raise ConfigError(_unknown_key(key, [tag_field, *known] if tag_field else known, where))
@@ -489,6 +512,8 @@ def _item(items: list[Any], piece: str, override: str) -> Any:
 
 
 def _resolve_paths(raw: dict[str, Any], base: Path) -> None:
+    if isinstance(raw.get("checkpoint"), dict):
+        _resolve(raw["checkpoint"], "path", base)
     sources = raw.get("sources")
     if not isinstance(sources, dict):
         return

@@ -74,6 +74,8 @@ class BatchConfig(ConfigStruct, frozen=True, kw_only=True):
             raise ConfigError(f"batch.sequence_length must be at least 2 tokens, got {self.sequence_length}")
         if self.global_batch_size < 1:
             raise ConfigError(f"batch.global_batch_size must be at least 1 sequence, got {self.global_batch_size}")
+        if self.pad_token_id < 0:
+            raise ConfigError(f"batch.pad_token_id must be a token id, 0 or more, got {self.pad_token_id}")
         if self.document_multiple != "auto" and not 1 <= self.document_multiple <= self.sequence_length:
             raise ConfigError(
                 f"batch.document_multiple must be auto or lie in [1, sequence_length={self.sequence_length}], "

@@ -70,6 +70,10 @@ class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"format must be one of {', '.join(FORMATS)} or a dotted path package.module:Class, got {self.format!r}"
             )
+        if self.format == "memory" and self.rows is None:
+            raise ConfigError("format memory needs rows: a list of dictionaries, a DataFrame, an Arrow table")
+        if self.format == "class" and self.cls is None:
+            raise ConfigError("format class needs cls: a class or factory, or its dotted path package.module:Class")
         if self.format not in ("memory", "class") and ":" not in self.format and self.path is None:
             raise ConfigError(f"format {self.format} needs a path: a file, glob, directory or URL")
 

@@ -51,10 +51,5 @@ def test_a_batch_counts_its_bytes():
 
 
 def test_errors_say_whether_the_user_or_the_run_is_at_fault():
-    assert [kind.exit_status for kind in (InputError, ConfigError, MsdError, StateError, EngineError)] == [
-        2,
-        2,
-        1,
-        1,
-        1,
-    ]
+    kinds = (InputError, ConfigError, MsdError, StateError, EngineError)
+    assert [kind.exit_status for kind in kinds] == [2, 2, 1, 1, 1]

@@ -1,0 +1,351 @@
+"""One configuration, two doors: YAML and Python give the same values and refuse the same mistakes."""
+
+import textwrap
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+import msd
+from msd.config import Config, load_config, parse_config
+from msd.cost.config import FunctionCost, TokensCost, TransformerCost
+from msd.errors import ConfigError
+from msd.loader.transforms.config import FunctionConfig, TokenizeConfig, TokensConfig
+
+WEB = {"web": {"format": "jsonl", "path": "web/*.jsonl"}}
+BASE = Path("/data/run")
+
+
+def double(sample, rng):
+    return [sample, sample]
+
+
+def quadratic(num_tokens, num_patches):
+    return num_tokens.astype(np.float64) ** 2
+
+
+def config(**settings):
+    return Config(sources=settings.pop("sources", WEB), **settings)
+
+
+def parsed(text, *overrides):
+    return parse_config(textwrap.dedent(text), base=BASE, overrides=overrides)
+
+
+def plain(value):
+    return msgspec.to_builtins(value)
+
+
+def test_both_doors_give_the_same_values():
+    text = """
+        seed: 5
+        sources:
+          web: {path: /data/web.jsonl, split: [0.0, 0.5], max_epochs: 2, shuffle: {window: 3},
+                transforms: [{kind: tokenize, tokenizer: bytes}], on_error: {max_rate: 0.5}}
+          code: /data/code/*.parquet
+        mixture: {unit: samples, weights: {web: 3, code: 1}, schedule: [{step: 9, weights: {web: 1}, ramp: 2}]}
+        batch: {sequence_length: 128, global_batch_size: 8, packing: {method: concat}}
+        mesh: {dp: 2, cp: 2}
+        num_microbatches: 2
+        cost: {backbone: {kind: tokens}}
+    """
+    python = Config(
+        seed=5,
+        sources={
+            "web": {
+                "path": "/data/web.jsonl", "split": (0.0, 0.5), "max_epochs": 2, "shuffle": {"window": 3},
+                "transforms": [TokenizeConfig(tokenizer="bytes")], "on_error": {"max_rate": 0.5},
+            },
+            "code": Path("/data/code/*.parquet"),
+        },
+        mixture={
+            "unit": "samples", "weights": {"web": 3, "code": 1},
+            "schedule": [{"step": 9, "weights": {"web": 1}, "ramp": 2}],
+        },
+        batch={"sequence_length": 128, "global_batch_size": 8, "packing": {"method": "concat"}},
+        mesh={"dp": 2, "cp": 2},
+        num_microbatches=2,
+        cost={"backbone": TokensCost()},
+    )  # fmt: skip
+    assert plain(parsed(text)) == plain(python)
+
+
+def test_what_is_left_out_has_the_values_of_the_contract():
+    found = plain(config())
+    source = found.pop("sources")["web"]
+    assert found == {
+        "seed": 17,
+        "mixture": {"unit": "tokens", "weights": None, "schedule": []},
+        "batch": {
+            "sequence_length": 4096, "global_batch_size": 64, "packing": {"method": "best_fit", "lookahead": "auto"},
+            "document_multiple": "auto", "sequence_parallel": False, "pad_token_id": 0, "last": "drop",
+            "slice": "zigzag",
+        },
+        "mesh": {"pp": 1, "dp": 4, "cp": 1, "tp": 1},
+        "num_microbatches": 4,
+        "strategy": "default",
+        "balance": {"method": "lpt", "across": ["bucket", "microbatch"], "min_gain": 0.0},
+        "cost": {"backbone": {"kind": "transformer", **plain(TransformerCost(hidden=4096, layers=32))}},
+        "broadcast": [], "fields_by_stage": False, "loaders": "auto", "constructors": "auto", "shadows": 0,
+        # The one default that waits for the Dask engine: the contract says kind: dask.
+        "runtime": {"kind": "local", "scheduler": None, "workers": 2, "compact": True, "deadline_s": 300.0},
+        "checkpoint": None,
+    }  # fmt: skip
+    expected = {
+        "split": (0.0, 1.0), "overflow": "split", "shuffle": {"block_bytes": "1MiB", "window": "auto"},
+        "max_epochs": None, "on_exhausted": None, "on_error": {"policy": "skip", "max_rate": 0.01, "quarantine": None},
+        "on_stall": {"after_s": 60.0, "then": "wait"}, "engine": "pyarrow", "columns": None, "transforms": [],
+    }  # fmt: skip
+    assert {key: source[key] for key in expected} == expected
+    assert config().sources["web"].end == "repeat"
+
+
+def test_derived_values_follow_the_geometry():
+    one = config(mesh={"dp": 2, "cp": 4, "tp": 2}, num_microbatches=8, batch={"sequence_parallel": True})
+    assert one.place.world_size == 16
+    assert one.sequences_per_microbatch == 4
+    assert one.document_multiple == 16
+    assert one.lookahead == 32
+    assert config(batch={"global_batch_size": 16}).lookahead == 16
+    assert config(sources=WEB | {"code": "c"}, mixture={"weights": {"web": 2}}).weights == {"web": 2.0, "code": 0.0}
+
+
+def test_relative_paths_resolve_against_the_file(tmp_path):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "tokenizer.json").write_text("{}")
+    file = tmp_path / "configs" / "run.yaml"
+    file.write_text(
+        "sources:\n"
+        "  web:\n"
+        "    path: [../web/*.jsonl, /data/more.jsonl, 's3://bucket/a.jsonl']\n"
+        "    transforms: [{kind: tokenize, tokenizer: ../tokenizer.json}]\n"
+        "    on_error: {quarantine: bad.jsonl}\n"
+        "  code: code\n"
+    )
+    found = load_config(file).sources
+    assert found["web"].path == [str(tmp_path / "web/*.jsonl"), "/data/more.jsonl", "s3://bucket/a.jsonl"]
+    assert found["web"].transforms[0].tokenizer == str(tmp_path / "tokenizer.json")
+    assert found["web"].on_error.quarantine == str(tmp_path / "configs/bad.jsonl")
+    assert found["code"].path == str(tmp_path / "configs/code")
+
+
+def test_overrides_win_over_the_file_and_are_checked_like_it():
+    text = "sources: {web: {path: /w, transforms: [{kind: tokens}]}}\nmesh: {dp: 4, tp: 1}\n"
+    found = parsed(text, "mesh.dp=2", "sources.web.transforms.0.field=input", "batch.packing={method: none}", "seed=3")
+    assert found.mesh == {"dp": 2, "tp": 1}
+    assert found.sources["web"].transforms == [TokensConfig(field="input")]
+    assert found.batch.packing.method == "none"
+    assert found.seed == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("mesh.dp", "override 'mesh.dp' must look like a.b=c"),
+        ("=3", "override '=3' must look like a.b=c"),
+        ("seed.deep.er=1", "'deep' lies inside a plain value"),
+        ("seed.deep=1", "'deep' lies inside a plain value"),
+        ("sources.web.transforms.1.field=a", "'1' must be a number below 1"),
+        ("sources.web.transforms.x=a", "'x' must be a number below 1"),
+        ("mesh=[", "'[' is not a YAML value"),
+        ("batch.packing.metod=concat", "batch.packing.metod: unknown key 'metod'; did you mean 'method'?"),
+    ],
+)
+def test_an_override_that_fits_nowhere_is_refused(override, message):
+    text = "seed: 1\nsources: {web: {path: /w, transforms: [{kind: tokens}]}}\n"
+    with pytest.raises(ConfigError) as caught:
+        parsed(text, override)
+    assert message in str(caught.value)
+
+
+def source(**settings):
+    return {"sources": {"web": {"format": "jsonl", "path": "w"} | settings}}
+
+
+MISTAKES = [
+    ({"sources": {}}, "sources is empty; name at least one"),
+    ({"sources": ["w"]}, "sources must be a mapping from names to sources, got list"),
+    ({"sources": {"web": None}}, "sources.web is empty; give it a path"),
+    ({"sources": {1: "w"}}, "a name must be a non-empty string, got 1; quote it"),
+    ({"seed": "x"}, "seed: expected 'int', got 'str'"),
+    ({"mixture": 3}, "mixture: expected 'mapping', got 'int'"),
+    ({"mixture": {"wieghts": {}}}, "mixture.wieghts: unknown key 'wieghts'; did you mean 'weights'?"),
+    ({"mixture": {"weights": {"wbe": 1}}}, "there is no source 'wbe' (sources: web); did you mean 'web'?"),
+    ({"mixture": {"weights": {"web": -1}}}, "weight of 'web' must be 0 or more, got -1.0"),
+    ({"mixture": {"weights": {"web": float("nan")}}}, "weight of 'web' must be 0 or more, got nan"),
+    ({"mixture": {"weights": {"web": 0}}}, "mixture.weights: all weights are 0"),
+    ({"mixture": {"weights": {}}}, "mixture.weights: all weights are 0"),
+    ({"mixture": {"unit": "token"}}, "mixture.unit: 'token' is not a choice; did you mean 'tokens'?"),
+    ({"mixture": {"schedule": [{"step": 5, "weights": {"web": 0}}]}}, "stage at step 5: all weights are 0"),
+    ({"mixture": {"schedule": [{"step": -5, "weights": {"web": 1}}]}}, "needs step >= 0 and ramp >= 0, got step=-5"),
+    (
+        {"mixture": {"schedule": [{"step": 5, "weights": {"web": 1}}, {"step": 5, "weights": {"web": 1}}]}},
+        "mixture.schedule must be in increasing order of step, got steps [5, 5]",
+    ),
+    ({"mixture": {"schedule": [{"step": 5, "weights": {"x": 1}}]}}, "stage at step 5: there is no source 'x'"),
+    ({"batch": {"sequence_len": 8}}, "batch.sequence_len: unknown key 'sequence_len'; did you mean 'sequence_length'?"),
+    ({"batch": {"sequence_length": 8.5}}, "batch.sequence_length: expected 'int', got 'float'"),
+    ({"batch": {"sequence_length": 1}}, "batch.sequence_length must be at least 2 tokens, got 1"),
+    ({"batch": {"global_batch_size": 0}}, "batch.global_batch_size must be at least 1 sequence, got 0"),
+    ({"batch": {"global_batch_size": 40}}, "= 4 * 4 = 16; set it to a multiple of 16, for instance 32"),
+    ({"batch": {"document_multiple": 0}}, "batch.document_multiple must be auto or lie in [1, sequence_length=4096]"),
+    ({"batch": {"pad_token_id": -1}}, "batch.pad_token_id must be a token id, 0 or more, got -1"),
+    ({"batch": {"packing": "concat"}}, "batch.packing: expected 'mapping', got 'str'"),
+    ({"batch": {"packing": {"method": "bestfit"}}}, "'bestfit' is not a choice; did you mean 'best_fit'?"),
+    ({"batch": {"packing": {"lookahead": 0}}}, "batch.packing.lookahead must be auto or at least 1 sample, got 0"),
+    ({"batch": {"last": "keep"}}, "batch.last: 'keep' is not a choice; the choices are drop, pad, repeat_tail"),
+    ({"mesh": {"ep": 2}}, "mesh has no axis 'ep'; the axes are pp, dp, cp, tp"),
+    ({"mesh": {"dp": 0}}, "mesh sizes must be at least 1, got dp=0"),
+    ({"mesh": {"dp": "two"}}, "mesh.dp: expected 'int', got 'str'"),
+    ({"mesh": {"dp": 3}}, "batch.global_batch_size 64 does not divide by dp * num_microbatches"),
+    ({"mesh": {"dp": 4, "cp": 3}}, "4096 is not a multiple of document_multiple 6; set it to 4092"),
+    ({"mesh": {"dp": 4, "cp": 2}, "batch": {"document_multiple": 2}}, "must be a multiple of 2 * cp = 4"),
+    ({"num_microbatches": 0}, "num_microbatches must be at least 1, got 0"),
+    ({"loaders": {"wb": 1}}, "loaders: there is no source 'wb'"),
+    ({"loaders": 0}, "loaders must be at least 1, got 0"),
+    ({"constructors": 0}, "constructors must be at least 1, got 0"),
+    ({"shadows": -1}, "shadows must be 0 or more, got -1"),
+    ({"broadcast": ["dp"]}, "broadcast: [dp] would give every rank the same data"),
+    ({"broadcast": ["tpp"]}, "broadcast.tpp: unknown key 'tpp'; did you mean 'tp'?"),
+    ({"fields_by_stage": True}, "fields_by_stage: true is not supported by this release"),
+    ({"balance": {"method": "lptt"}}, "balance.method: 'lptt' is not a choice; did you mean 'lpt'?"),
+    ({"balance": {"across": "bucket"}}, "balance.across: expected 'list', got 'str'"),
+    ({"cost": {}}, "cost needs an entry backbone"),
+    ({"cost": {"bckbone": {"kind": "tokens"}}}, "cost.bckbone: unknown key 'bckbone'; did you mean 'backbone'?"),
+    ({"cost": {"backbone": {"kind": "transformr"}}}, "cost.backbone.kind: 'transformr' is not a choice"),
+    ({"cost": {"backbone": {"kind": "transformer", "hidden": 8}}}, "cost.backbone: missing required key 'layers'"),
+    ({"cost": {"backbone": {"kind": "transformer", "hidden": 0, "layers": 1}}}, "needs hidden, layers and experts_per"),
+    (
+        {"cost": {"backbone": {"kind": "transformer", "hidden": 8, "layers": 1, "kv_heads": 3, "heads": 8}}},
+        "kv_heads=3 must divide heads=8",
+    ),
+    ({"cost": {"backbone": {"kind": "fitted", "linear": -1, "quadratic": 0}}}, "cost fitted needs constant, linear"),
+    ({"runtime": {"kind": "ray"}}, "runtime.kind: 'ray' is not a choice; the choices are local, dask"),
+    ({"runtime": {"workers": 0}}, "runtime.workers must be at least 1 loader host, got 0"),
+    ({"runtime": {"deadline_s": 0}}, "runtime.deadline_s must be above 0 seconds, got 0.0"),
+    ({"checkpoint": {"path": "c", "every": 0}}, "checkpoint needs every >= 1 and keep >= 1, got every=0"),
+    ({"checkpoint": {}}, "checkpoint: missing required key 'path'"),
+    (source(format="jsn"), "sources.web: format must be one of auto, parquet, jsonl"),
+    ({"sources": {"web": {"format": "jsonl"}}}, "sources.web: format jsonl needs a path"),
+    ({"sources": {"web": {"format": "memory"}}}, "sources.web: format memory needs rows"),
+    ({"sources": {"web": {"format": "class"}}}, "sources.web: format class needs cls"),
+    (source(pth="x"), "sources.web.pth: unknown key 'pth'; did you mean 'path'?"),
+    (source(split=[0.5, 0.2]), "sources.web: split must be two fractions with 0 <= low < high <= 1"),
+    (source(max_epochs=0), "sources.web: max_epochs must be above 0 or null (for ever), got 0.0"),
+    (source(on_exhausted="stop"), "on_exhausted: stop needs max_epochs"),
+    (source(on_exhausted="repeat", max_epochs=1), "on_exhausted: repeat contradicts max_epochs"),
+    (source(on_error={"max_rate": 2}), "on_error.max_rate must lie in [0, 1], got 2.0"),
+    (source(on_stall={"after_s": 0}), "on_stall.after_s must be above 0 seconds, got 0.0"),
+    (source(shuffle={"window": 0}), "shuffle.window must be auto or at least 1 block, got 0"),
+    (source(shuffle={"block_bytes": "huge"}), "shuffle.block_bytes must be a size such as 1MiB or 65536, got 'huge'"),
+    (source(overflow="cut"), "sources.web.overflow: 'cut' is not a choice; the choices are split, truncate, drop"),
+    (source(transforms={"kind": "tokens"}), "sources.web.transforms must be a list, got dict"),
+    (source(transforms=[{"kind": "tokenise"}]), "'tokenise' is not a choice; did you mean 'tokenize'?"),
+    (source(transforms=[{"field": "a"}]), "sources.web.transforms[0].kind: missing; one of tokenize"),
+    (source(transforms=[{"kind": "tokens", "feild": "a"}]), "[0].feild: unknown key 'feild'; did you mean 'field'?"),
+    (source(transforms=[{"kind": "tokenize", "tokenizer": "no.json"}]), "is not a file; give the path of a"),
+    (source(transforms=[{"kind": "chunk", "size": 4, "overlap": 4}]), "chunk needs size >= 1 and 0 <= overlap < size"),
+    (source(transforms=[{"kind": "image", "patch": 0}]), "image patch and merge must be at least 1"),
+    (source(transforms=[{"kind": "image", "max_pixels": 9}]), "image max_pixels 9 is below one merged patch of 784"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "message"), MISTAKES, ids=[message[:40] for _, message in MISTAKES])
+def test_each_mistake_is_one_line_that_names_setting_value_and_remedy(settings, message):
+    with pytest.raises(ConfigError) as caught:
+        Config(**({"sources": WEB} | settings))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("settings", "message"), MISTAKES, ids=[message[:40] for _, message in MISTAKES])
+def test_the_yaml_door_refuses_the_same_mistakes(settings, message):
+    import yaml
+
+    text = yaml.safe_dump({"sources": WEB} | settings)
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, base=BASE, name="run.yaml")
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("run.yaml: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "a configuration is a mapping with at least `sources:`, got NoneType"),
+        ("- 1", "a configuration is a mapping with at least `sources:`, got list"),
+        ("seed: 1", "sources is empty; name at least one"),
+        ("a: [", "configuration line 1: not YAML"),
+        ("seed: 1\nseed: 2", "configuration line 2: not YAML: key 'seed' stands twice"),
+        ("sources:\n  web: w\n  web: v", "configuration line 3: not YAML: key 'web' stands twice"),
+        ("null: 1\nsources: {web: w}", "unknown key 'None'"),
+        ("mixtures: {}\nsources: {web: w}", "unknown key 'mixtures'; did you mean 'mixture'?"),
+    ],
+)
+def test_a_text_that_is_no_configuration_is_refused(text, message):
+    with pytest.raises(ConfigError) as caught:
+        parsed(text)
+    assert message in str(caught.value)
+
+
+def test_a_missing_file_is_refused_with_a_way_to_make_one(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.yaml.*No such file.*`msd init PATH` writes one"):
+        load_config(tmp_path / "none.yaml")
+
+
+def test_a_source_may_be_whatever_python_has_at_hand():
+    class Numbers:
+        def __iter__(self):
+            return iter([{"ids": [1]}])
+
+    rows = [{"text": "a"}]
+    found = Config(
+        sources={
+            "rows": rows, "settings": {"rows": rows}, "path": Path("a.jsonl"), "paths": ["a.jsonl", "b.jsonl"],
+            "kind": Numbers, "factory": lambda: iter(rows), "dotted": {"format": "package.module:Class"},
+        },
+    ).sources  # fmt: skip
+    assert found["rows"].rows is rows
+    assert found["settings"].format == "memory"
+    assert found["path"].path == "a.jsonl"
+    assert found["paths"].path == ["a.jsonl", "b.jsonl"]
+    assert found["kind"].cls is Numbers
+    assert found["factory"].format == "class"
+    assert found["dotted"].cls == "package.module:Class"
+
+
+def test_functions_are_taken_by_value_or_by_dotted_path():
+    transforms = [double, {"kind": "function", "function": double}, {"kind": "package.module:double"}]
+    found = config(sources={"web": {"path": "w", "transforms": transforms}}, cost=quadratic, strategy=quadratic)
+    assert found.sources["web"].transforms == [
+        FunctionConfig(function=double),
+        FunctionConfig(function=double),
+        FunctionConfig(function="package.module:double"),
+    ]
+    assert found.cost == {"backbone": FunctionCost(function=quadratic)}
+    assert config(cost=TokensCost()).cost == {"backbone": TokensCost()}
+    assert found.strategy is quadratic
+    assert config(cost={"kind": "package.module:f"}).cost["backbone"] == FunctionCost(function="package.module:f")
+
+
+def test_replace_merges_sections_and_leaves_the_first_alone():
+    first = config(mixture={"unit": "samples"}, mesh={"dp": 4, "tp": 2})
+    second = first.replace(mesh={"dp": 2}, mixture={"weights": {"web": 1}}, seed=9)
+    assert (second.mesh, second.seed) == ({"dp": 2, "tp": 2}, 9)
+    assert (second.mixture.unit, second.mixture.weights) == ("samples", {"web": 1.0})
+    assert (first.mesh, first.seed, first.mixture.weights) == ({"dp": 4, "tp": 2}, 17, None)
+    with pytest.raises(ConfigError, match="unknown key 'sed'; did you mean 'seed'"):
+        first.replace(sed=1)
+    with pytest.raises(ConfigError, match="does not divide"):
+        first.replace(mesh={"dp": 3})
+
+
+def test_a_configuration_is_frozen():
+    with pytest.raises(AttributeError):
+        config().seed = 3
+
+
+def test_the_package_exports_the_same_class():
+    assert msd.Config is Config
+    assert msd.load_config is load_config
