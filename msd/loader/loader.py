@@ -1,0 +1,188 @@
+"""The loader of a source: rows in sequence, what is known of them, and their payload when it is asked for."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from msd.core.order import SourceOrder
+from msd.core.sample import Failure, MetaTable, Outcome, Sample, SampleId, SampleSlab
+from msd.errors import EngineError
+from msd.loader.buffer import PayloadBuffer
+from msd.loader.counts import Tally
+from msd.loader.rows import RowReader
+from msd.loader.transforms.chain import RowResult, TransformChain
+from msd.sources.base import BlockReader
+
+BATCH_ROWS = 64
+"""Rows that go through the transforms together: enough to share the cost of a call, few enough to hold."""
+
+
+class SourceLoader:
+    """Reads and transforms rows of one source. Which rows, and when, is for others to say.
+
+    What `examine` and `fetch` return depends on the source, its order and its transforms alone: any number of loaders
+    may examine any windows in any order. Payload is held as long as the buffer has room and made again otherwise. For
+    one thread at a time.
+    """
+
+    def __init__(
+        self,
+        *,
+        order: SourceOrder,
+        reader: BlockReader,
+        chain: TransformChain,
+        total_ordinals: int | None,
+        buffer_bytes: int = 64 << 20,
+    ) -> None:
+        """Make a loader that holds nothing yet.
+
+        Args:
+            order: The sequence of the source.
+            reader: Of the same source; the loader closes it.
+            chain: Its transforms.
+            total_ordinals: Ordinals in all, or None if the source repeats for ever.
+            buffer_bytes: Payload held at most; raw rows read ahead take up to a quarter as much again.
+        """
+        self.source = order.source
+        self._order = order
+        self._reader = reader
+        self._chain = chain
+        self._total = total_ordinals if order.rows_per_epoch else 0
+        self._rows = RowReader(order, reader, read_bytes=buffer_bytes // 4)
+        self._buffer = PayloadBuffer(buffer_bytes)
+        self._tally = Tally()
+
+    def examine(self, start: int, num_rows: int) -> MetaTable:
+        """Transform the rows that come next and return what is known of them.
+
+        Args:
+            start: Ordinal of the first row.
+            num_rows: Rows to examine; fewer where the window or the source ends. At least one is examined unless
+                `start` is where the source ends.
+
+        Raises:
+            SourceError: If a shard cannot be read. A row that cannot be used is no error: the table says so.
+        """
+        if start < 0 or num_rows < 1:
+            raise ValueError(f"examine needs start >= 0 and num_rows >= 1, got start={start}, num_rows={num_rows}")
+        limit = self._window_end(start)
+        stop = min(start + num_rows, limit)
+        tables = [
+            self._examine(first, min(first + BATCH_ROWS, stop), limit) for first in range(start, stop, BATCH_ROWS)
+        ]
+        return _joined(tables) if tables else MetaTable.of(self.source, start, [])
+
+    def fetch(self, ids: Sequence[SampleId]) -> SampleSlab:
+        """Return the payload of samples, in the order asked; one that is named twice comes once.
+
+        Raises:
+            EngineError: If there is no such sample, or its row no longer gives what it gave.
+            SourceError: If a shard cannot be read.
+        """
+        wanted = list(dict.fromkeys(ids))
+        held: dict[int, tuple[Sample, ...]] = {}
+        missing: list[int] = []
+        for ordinal in dict.fromkeys(sample_id.ordinal for sample_id in wanted):
+            samples = self._buffer.get(ordinal)
+            if samples is None:
+                missing.append(ordinal)
+            else:
+                held[ordinal] = samples
+        missing.sort()
+        for first in range(0, len(missing), BATCH_ROWS):
+            held.update(self._made_again(missing[first : first + BATCH_ROWS]))
+        return SampleSlab.of([self._part(held, sample_id) for sample_id in wanted])
+
+    def release(self, before: int) -> None:
+        """Drop the payload of rows with ordinals below `before`; it can still be made again."""
+        self._buffer.release(before)
+
+    def counts(self) -> dict[str, Any]:
+        """Return the totals so far, JSON-able; see `LoaderCounts`."""
+        rows = self._rows
+        return self._tally.counts(rows_read=rows.num_rows_read, block_reads=rows.num_block_reads).as_dict()
+
+    def close(self) -> None:
+        """Close files and drop what is held. The loader may be used again; it then reads again."""
+        self._reader.close()
+        self._rows.forget()
+        self._buffer.clear()
+
+    def _window_end(self, start: int) -> int:
+        """Return the ordinal after the last one that may be examined together with `start`."""
+        if self._total is not None and start >= self._total:
+            return start
+        window = self._order.window_at(start)
+        end = window.first_ordinal + window.num_rows
+        return end if self._total is None else min(end, self._total)
+
+    def _examine(self, start: int, stop: int, limit: int) -> MetaTable:
+        rows = self._rows.take(start, stop, limit=limit)
+        results = self._chain.apply(list(zip(range(start, stop), rows, strict=True)))
+        failures = []
+        for ordinal, result in enumerate(results, start):
+            self._tally.add(result)
+            if result.samples:
+                self._buffer.put(ordinal, result.samples)
+            if result.outcome is Outcome.FAILED:
+                failures.append(self._failure(ordinal, result))
+        return MetaTable.of(self.source, start, [(result.outcome, result.samples) for result in results], failures)
+
+    def _failure(self, ordinal: int, result: RowResult) -> Failure:
+        shard, row = self._rows.where(ordinal)
+        return Failure(ordinal=ordinal, reason=result.reason, shard=shard, row=row)
+
+    def _made_again(self, ordinals: Sequence[int]) -> dict[int, tuple[Sample, ...]]:
+        for ordinal in (ordinals[0], ordinals[-1]):
+            if ordinal < 0 or (self._total is not None and ordinal >= self._total):
+                raise EngineError(
+                    f"source {self.source!r} was asked for ordinal {ordinal}, but has {self._total}; "
+                    "the plan belongs to another configuration"
+                )
+        rows = self._rows.pick(ordinals)
+        results = self._chain.apply(list(zip(ordinals, rows, strict=True)))
+        self._tally.add_remade(len(results))
+        made = {}
+        for ordinal, result in zip(ordinals, results, strict=True):
+            if result.outcome is Outcome.FAILED:
+                shard, row = self._rows.where(ordinal)
+                raise EngineError(
+                    f"row {row} of {shard!r} (source {self.source!r}, ordinal {ordinal}) gave samples when it was "
+                    f"examined and fails now: {result.reason}; transforms must give the same each time, and draw only "
+                    "from the rng that they are handed"
+                )
+            self._buffer.put_handed_out(ordinal, result.samples)
+            made[ordinal] = result.samples
+        return made
+
+    def _part(self, held: dict[int, tuple[Sample, ...]], sample_id: SampleId) -> Sample:
+        if sample_id.source != self.source:
+            raise EngineError(f"the loader of source {self.source!r} was asked for a sample of {sample_id.source!r}")
+        samples = held[sample_id.ordinal]
+        if not 0 <= sample_id.part < len(samples):
+            raise EngineError(
+                f"sample {tuple(sample_id)} was asked for, but its row gives {len(samples)} samples; transforms must "
+                "give the same each time, and draw only from the rng that they are handed"
+            )
+        return samples[sample_id.part]
+
+
+def _joined(tables: Sequence[MetaTable]) -> MetaTable:
+    """Return one table of consecutive ones."""
+    if len(tables) == 1:
+        return tables[0]
+    return MetaTable(
+        source=tables[0].source,
+        start=tables[0].start,
+        num_parts_R=np.concatenate([table.num_parts_R for table in tables]),
+        outcome_R=np.concatenate([table.outcome_R for table in tables]),
+        num_tokens_S=np.concatenate([table.num_tokens_S for table in tables]),
+        num_image_tokens_S=np.concatenate([table.num_image_tokens_S for table in tables]),
+        num_images_S=np.concatenate([table.num_images_S for table in tables]),
+        num_patches_S=np.concatenate([table.num_patches_S for table in tables]),
+        num_bytes_S=np.concatenate([table.num_bytes_S for table in tables]),
+        num_runs_S=np.concatenate([table.num_runs_S for table in tables]),
+        runs_L2=np.concatenate([table.runs_L2 for table in tables]),
+        failures=tuple(failure for table in tables for failure in table.failures),
+    )

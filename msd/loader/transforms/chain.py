@@ -1,0 +1,289 @@
+"""The transforms of one source, one after another: rows in, samples or reasons out."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from msd.core.sample import Outcome, RawSample, Sample
+from msd.errors import ConfigError
+from msd.loader.transforms.base import Fields, Place, Step, reason_of
+from msd.loader.transforms.config import (
+    ChunkConfig,
+    FilterConfig,
+    FunctionConfig,
+    ImageConfig,
+    SelectConfig,
+    TokenizeConfig,
+    TokensConfig,
+    TransformConfig,
+)
+from msd.loader.transforms.finish import Finish, Finished, Overflow
+from msd.loader.transforms.function import FunctionStep
+from msd.loader.transforms.shape import ChunkStep, FilterStep, SelectStep
+from msd.loader.transforms.text import TokenizeStep, TokensStep
+from msd.loader.transforms.tokenizer import IMAGE_TOKENS, FileTokenizer, Tokenizer, load_tokenizer
+from msd.sources.base import BadRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowResult:
+    """What one row gave."""
+
+    outcome: Outcome
+    samples: tuple[Sample, ...] = ()
+    reason: str = ""
+    """Of a row that failed: one line, `TypeName: message (in transform N kind)`."""
+    num_empty: int = 0
+    """Samples without a token, left out."""
+    num_split: int = 0
+    """Pieces beyond the first of samples that were longer than a sequence."""
+    num_truncated_tokens: int = 0
+    """Tokens cut off samples that were longer than a sequence."""
+    num_dropped: int = 0
+    """Samples left out because they were longer than a sequence."""
+
+
+class TransformChain:
+    """The transforms of one source. Holds no state that changes: equal rows at equal ordinals give equal samples."""
+
+    def __init__(
+        self,
+        source: str,
+        steps: Sequence[Step],
+        finish: Finish,
+        *,
+        tokenizer: Tokenizer | None = None,
+        eos_id: int | None = None,
+        patch: int | None = None,
+        merge: int | None = None,
+    ) -> None:
+        """Compose a chain; `build_chain` makes one from a configuration."""
+        self.source = source
+        self.eos_id = eos_id
+        """What ends a document, if the chain has a tokenizer that knows it."""
+        self.image_token = finish.image_token
+        """Id of an image placeholder, or None if the source has no images."""
+        self.patch = patch
+        """Pixels of a patch's side, or None if the source has no images."""
+        self.merge = merge
+        """One placeholder stands for merge * merge patches."""
+        self._steps = tuple(steps)
+        self._names = [f"transform {number} {step.kind}" for number, step in enumerate(self._steps)]
+        self._finish = finish
+        self._tokenizer = tokenizer
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Every id that the chain gives is below it; None if tokens come from elsewhere than a tokenizer."""
+        if self._tokenizer is None:
+            return None
+        return max(self._tokenizer.num_ids, 0 if self.image_token is None else self.image_token + 1)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the samples depend on besides the rows, JSON-able and free of paths: kept in the run's state."""
+        return {
+            "steps": [{"kind": step.kind, **step.identity()} for step in self._steps],
+            "sequence_length": self._finish.sequence_length,
+            "overflow": self._finish.overflow,
+            "image_token": self.image_token,
+            "versions": _versions(self._steps, self._tokenizer),
+        }
+
+    def apply(self, rows: Sequence[tuple[int, RawSample | BadRow]]) -> list[RowResult]:
+        """Return what each (ordinal, row) gives; no row depends on the others.
+
+        A row fails as a whole: if one of the samples it gave fails in a later transform, none is kept.
+        """
+        reasons: dict[int, str] = {}
+        live: list[tuple[int, Fields]] = []
+        for index, (_, row) in enumerate(rows):
+            if isinstance(row, BadRow):
+                reasons[index] = f"BadRow: {row.reason}"
+            else:
+                live.append((index, dict(row)))
+        for step, name in zip(self._steps, self._names, strict=True):
+            live = _advance(step, name, live, rows, reasons)
+        done: dict[int, Finished] = {}
+        for index, fields in live:
+            if index in reasons:
+                continue
+            try:
+                self._finish.add(fields, rows[index][0], done.setdefault(index, Finished()))
+            except Exception as error:
+                reasons[index] = reason_of(error, "the finished sample")
+        return [_result(done.get(index), reasons.get(index)) for index in range(len(rows))]
+
+
+def build_chain(
+    source: str,
+    transforms: Sequence[TransformConfig],
+    *,
+    seed: int,
+    sequence_length: int,
+    overflow: Overflow,
+) -> TransformChain:
+    """Return the chain of a source, with tokenizers loaded and functions found.
+
+    Args:
+        source: Name of the source.
+        transforms: What is done to a row, in order.
+        seed: Seed of the run, for transforms that draw.
+        sequence_length: Tokens of a sequence: no sample is longer.
+        overflow: What is done with one that would be: split, truncate or drop.
+
+    Raises:
+        ConfigError: If a transform cannot be used; names the source and the transform.
+    """
+    if overflow not in get_args(Overflow):
+        raise ConfigError(f"sources.{source}.overflow must be split, truncate or drop, got {overflow!r}")
+    steps: list[Step] = []
+    for number, config in enumerate(transforms):
+        try:
+            steps.append(_step(config, number, transforms[:number], source=source, seed=seed))
+        except ConfigError as error:
+            raise ConfigError(f"sources.{source}.transforms[{number}]: {error}") from None
+    try:
+        tokenizing = [step for step in steps if isinstance(step, TokenizeStep)]
+        tokenizer = _only_tokenizer(tokenizing)
+        image = _only_geometry([config for config in transforms if isinstance(config, ImageConfig)])
+        image_token = None if image is None else _image_token(image, tokenizer)
+    except ConfigError as error:
+        raise ConfigError(f"sources.{source}: {error}") from None
+    finish = Finish(
+        source=source,
+        sequence_length=sequence_length,
+        overflow=overflow,
+        image_token=image_token,
+        merge=1 if image is None else image.merge,
+    )
+    return TransformChain(
+        source,
+        steps,
+        finish,
+        tokenizer=tokenizer,
+        eos_id=next((step.eos_id for step in reversed(tokenizing) if step.eos_id is not None), None),
+        patch=None if image is None else image.patch,
+        merge=None if image is None else image.merge,
+    )
+
+
+def _step(config: TransformConfig, number: int, earlier: Sequence[TransformConfig], *, source: str, seed: int) -> Step:
+    makes_tokens = TokenizeConfig | TokensConfig | FunctionConfig | SelectConfig
+    after_tokens = any(isinstance(before, makes_tokens) for before in earlier)
+    match config:
+        case TokenizeConfig():
+            return TokenizeStep(config, load_tokenizer(config.tokenizer), after=after_tokens)
+        case TokensConfig():
+            return TokensStep(config, after=after_tokens)
+        case ImageConfig():
+            # Pillow is loaded by who needs it.
+            from msd.loader.transforms.image import ImageStep
+
+            return ImageStep(config, after=any(isinstance(before, ImageConfig) for before in earlier))
+        case ChunkConfig():
+            return ChunkStep(config)
+        case FilterConfig():
+            return FilterStep(config, source=source, seed=seed, number=number)
+        case SelectConfig():
+            return SelectStep(config)
+        case FunctionConfig():
+            return FunctionStep(config, source=source, seed=seed, number=number)
+
+
+def _only_tokenizer(steps: Sequence[TokenizeStep]) -> Tokenizer | None:
+    if len({step.tokenizer.digest for step in steps}) > 1:
+        raise ConfigError("its transforms name different tokenizers, whose ids would mix; use one tokenizer a source")
+    return steps[0].tokenizer if steps else None
+
+
+def _only_geometry(configs: Sequence[ImageConfig]) -> ImageConfig | None:
+    for config in configs[1:]:
+        for option in ("patch", "merge", "image_token"):
+            if getattr(config, option) != getattr(configs[0], option):
+                raise ConfigError(
+                    f"its image transforms have different {option}: {getattr(configs[0], option)} and "
+                    f"{getattr(config, option)}; set the same in all"
+                )
+    return configs[0] if configs else None
+
+
+def _image_token(config: ImageConfig, tokenizer: Tokenizer | None) -> int:
+    asked = config.image_token
+    if isinstance(asked, int):
+        if not 0 <= asked < 2**31:
+            raise ConfigError(f"image_token must lie in [0, 2^31), got {asked}")
+        return asked
+    if tokenizer is None:
+        raise ConfigError(
+            "an image transform needs image_token as an id where the source has no tokenize transform to look it up"
+            + (f", got {asked!r}" if asked else "")
+        )
+    if asked is None:
+        return tokenizer.num_ids if tokenizer.image_id is None else tokenizer.image_id
+    found = tokenizer.id_of(asked)
+    if found is None:
+        near = tokenizer.nearest(asked)
+        hint = f"; did you mean {near!r}?" if near else f"; leave it out, or use one of {', '.join(IMAGE_TOKENS)}"
+        raise ConfigError(f"image_token {asked!r} is not in the tokenizer's vocabulary{hint}")
+    return found
+
+
+def _advance(
+    step: Step,
+    name: str,
+    live: Sequence[tuple[int, Fields]],
+    rows: Sequence[tuple[int, Any]],
+    reasons: dict[int, str],
+) -> list[tuple[int, Fields]]:
+    """Return the samples after one step; adds to `reasons` the rows that failed in it."""
+    given = step.many([fields for _, fields in live], list(_places(live, rows)))
+    following: list[tuple[int, Fields]] = []
+    for (index, _), made in zip(live, given, strict=True):
+        if isinstance(made, Exception):
+            reasons.setdefault(index, reason_of(made, name))
+        else:
+            following.extend((index, fields) for fields in made)
+    return [(index, fields) for index, fields in following if index not in reasons] if reasons else following
+
+
+def _places(live: Sequence[tuple[int, Fields]], rows: Sequence[tuple[int, Any]]) -> Iterable[Place]:
+    previous, part = -1, 0
+    for index, _ in live:
+        part = part + 1 if index == previous else 0
+        previous = index
+        yield Place(rows[index][0], part)
+
+
+def _result(done: Finished | None, reason: str | None) -> RowResult:
+    if reason is not None:
+        return RowResult(outcome=Outcome.FAILED, reason=reason)
+    if done is None:
+        return RowResult(outcome=Outcome.FILTERED)
+    outcome = Outcome.OK if done.samples else Outcome.OVERFLOWED if done.num_dropped else Outcome.FILTERED
+    return RowResult(
+        outcome=outcome,
+        samples=tuple(done.samples),
+        num_empty=done.num_empty,
+        num_split=done.num_split,
+        num_truncated_tokens=done.num_truncated_tokens,
+        num_dropped=done.num_dropped,
+    )
+
+
+def _versions(steps: Sequence[Step], tokenizer: Tokenizer | None) -> dict[str, str]:
+    """Return the releases of the libraries whose results may differ between releases."""
+    versions = {}
+    if any(step.kind == "image" for step in steps):
+        import PIL
+
+        versions["pillow"] = PIL.__version__
+    if any(step.kind in ("function", "filter") for step in steps):
+        import numpy as np
+
+        versions["numpy"] = np.__version__
+    if isinstance(tokenizer, FileTokenizer):
+        import tokenizers
+
+        versions["tokenizers"] = tokenizers.__version__
+    return versions
