@@ -1,0 +1,260 @@
+"""What the local engine costs of its own, beside the plain PyTorch pattern, over the same rows in the same run.
+
+Rows are tokenised beforehand, so what is measured is reading, ordering, mixing, packing and assembling. Both sides run
+in a process of their own that serves all ranks, take turns, and the medians of the repeats are compared.
+
+    python perf/bench_local.py [--sources 8] [--steps 30] [--repeats 3] [--json]
+
+The plain pattern is what people write first: an `IterableDataset` per source with a shuffle buffer, a weighted random
+draw, and a collate function that packs greedily; one `DataLoader` a rank, each reading its share of the row groups.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from machine import describe
+
+RANKS = 8
+MICROBATCHES = 4
+SEQUENCES = 64
+LENGTH = 4096
+ROWS_PER_GROUP = 250
+SHUFFLE_BUFFER = 1000
+WARM_UP = 3
+MIB = 1 << 20
+
+
+def main() -> None:
+    """Make rows, measure both sides in turn, print a table or JSON."""
+    arguments = _arguments()
+    if arguments.side:
+        print(json.dumps(_SIDES[arguments.side](Path(arguments.data), arguments.sources, arguments.steps)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        make_rows(Path(folder), arguments.sources, arguments.rows)
+        runs: dict[str, list[dict[str, float]]] = {side: [] for side in _SIDES}
+        for _ in range(arguments.repeats):
+            for side in _SIDES:
+                runs[side].append(_measure(side, folder, arguments))
+    medians = {side: _medians(results) for side, results in runs.items()}
+    ratio = {key: medians["plain"][key] / medians["msd"][key] for key in _COMPARED if medians["msd"][key]}
+    settings = {key: getattr(arguments, key) for key in ("sources", "rows", "steps", "repeats")}
+    settings |= {"ranks": RANKS, "microbatches": MICROBATCHES, "sequences": SEQUENCES, "sequence_length": LENGTH}
+    report = {"bench": "local", "machine": describe(), "settings": settings, **medians, "plain_over_msd": ratio}
+    print(json.dumps(report, indent=1) if arguments.json else _table(report))
+
+
+def make_rows(folder: Path, sources: int, rows: int) -> None:
+    """Write Parquet files of token ids with log-normal lengths, one file a source."""
+    draw = np.random.default_rng(17)
+    for source in range(sources):
+        length_S = np.clip(draw.lognormal(5.5, 1.0, rows), 8, LENGTH).astype(np.int64)
+        offsets = np.concatenate([[0], np.cumsum(length_S)]).astype(np.int32)
+        ids = pa.ListArray.from_arrays(offsets, draw.integers(0, 32_000, offsets[-1], dtype=np.int32))
+        pq.write_table(pa.table({"ids": ids}), folder / f"source_{source}.parquet", row_group_size=ROWS_PER_GROUP)
+
+
+def run_msd(folder: Path, sources: int, steps: int) -> dict[str, float]:
+    """Take steps of every rank from the local engine."""
+    import torch  # noqa: F401  both sides hold torch, so that memory compares
+
+    import msd
+
+    baseline, started = _pss(), time.perf_counter()
+    names = [f"source_{source}" for source in range(sources)]
+    config = msd.Config(
+        sources={
+            name: {"format": "parquet", "path": str(folder / f"{name}.parquet"), "transforms": [{"kind": "tokens"}]}
+            for name in names
+        },
+        mixture={"unit": "samples", "weights": {name: 1 + place % 3 for place, name in enumerate(names)}},
+        batch={"sequence_length": LENGTH, "global_batch_size": SEQUENCES},
+        mesh={"dp": RANKS},
+        num_microbatches=MICROBATCHES,
+    )
+    with msd.start(config) as engine:
+        loaders = [iter(msd.torch.DataLoader(engine, rank=rank)) for rank in range(RANKS)]
+        return _take(loaders, steps, baseline, started, lambda batch: (len(batch.sample_ids), _real(batch)))
+
+
+def run_plain(folder: Path, sources: int, steps: int) -> dict[str, float]:
+    """Take steps of every rank from plain PyTorch loaders."""
+    import torch
+    from torch.utils.data import DataLoader, IterableDataset
+
+    class Source(IterableDataset):  # type: ignore[type-arg]
+        def __init__(self, path: Path, rank: int) -> None:
+            self.path, self.rank = path, rank
+
+        def __iter__(self) -> Iterator[np.ndarray]:
+            draw, epoch = np.random.default_rng(self.rank), 0
+            while True:
+                file, buffer = pq.ParquetFile(self.path), []
+                for group in draw.permutation(np.arange(self.rank % file.num_row_groups, file.num_row_groups, RANKS)):
+                    for ids in file.read_row_group(group)["ids"]:
+                        buffer.append(ids.values.to_numpy())
+                        if len(buffer) >= SHUFFLE_BUFFER:
+                            place = int(draw.integers(len(buffer)))
+                            buffer[place], buffer[-1] = buffer[-1], buffer[place]
+                            yield buffer.pop()
+                draw.shuffle(buffer)
+                yield from buffer
+                epoch += 1
+
+    class Mixture(IterableDataset):  # type: ignore[type-arg]
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+        def __iter__(self) -> Iterator[np.ndarray]:
+            draw = np.random.default_rng(1000 + self.rank)
+            weights = np.array([1 + place % 3 for place in range(sources)], dtype=float)
+            streams = [iter(Source(folder / f"source_{source}.parquet", self.rank)) for source in range(sources)]
+            while True:
+                yield next(streams[draw.choice(sources, p=weights / weights.sum())])
+
+    def packed(samples: Iterator[np.ndarray]) -> Iterator[dict[str, Any]]:
+        """Greedy packing: a sequence is closed by the first sample that does not fit."""
+        waiting: list[np.ndarray] = []
+        while True:
+            room, documents = LENGTH, []
+            while True:
+                sample = waiting.pop() if waiting else next(samples)
+                if len(sample) > room:
+                    waiting.append(sample)
+                    break
+                documents.append(sample)
+                room -= len(sample)
+            yield collate(documents, room)
+
+    def collate(documents: list[np.ndarray], room: int) -> dict[str, Any]:
+        lengths = [len(document) for document in documents]
+        tail = np.zeros(room, dtype=np.int64)
+        nothing = np.full(room, -100, dtype=np.int64)
+        labels = [np.append(document[1:], -100) for document in documents]
+        return {
+            "input_ids": torch.from_numpy(np.concatenate([*documents, tail]).astype(np.int64)),
+            "labels": torch.from_numpy(np.concatenate([*labels, nothing]).astype(np.int64)),
+            "position_ids": torch.from_numpy(np.concatenate([*(np.arange(n) for n in lengths), tail])),
+            "segment_ids": torch.from_numpy(np.repeat(np.arange(len(lengths) + 1), [*lengths, room])),
+            "cu_seqlens": torch.from_numpy(np.cumsum([0, *lengths]).astype(np.int32)),
+            "num_samples": len(documents),
+        }
+
+    def step_of(rank: int) -> Iterator[list[dict[str, Any]]]:
+        sequences = packed(iter(DataLoader(Mixture(rank), batch_size=None, num_workers=0)))
+        while True:
+            yield [next(sequences) for _ in range(SEQUENCES // RANKS)]
+
+    baseline, started = _pss(), time.perf_counter()
+    loaders = [step_of(rank) for rank in range(RANKS)]
+    return _take(
+        loaders,
+        steps,
+        baseline,
+        started,
+        lambda batch: (sum(row["num_samples"] for row in batch), sum(int(row["cu_seqlens"][-1]) for row in batch)),
+    )
+
+
+_SIDES = {"msd": run_msd, "plain": run_plain}
+_COMPARED = ("cpu_ms_per_sample", "own_mib", "first_batch_s")
+
+
+def _take(loaders: list[Any], steps: int, baseline: float, started: float, count: Any) -> dict[str, float]:
+    samples = tokens = 0
+    cpu, peak, first = 0.0, 0.0, None
+    for step in range(WARM_UP + steps):
+        before = time.process_time()
+        for loader in loaders:
+            batch = next(loader)
+            if first is None:
+                first = time.perf_counter() - started
+            if step >= WARM_UP:
+                found = count(batch)
+                samples, tokens = samples + found[0], tokens + found[1]
+        if step >= WARM_UP:
+            cpu += time.process_time() - before
+        peak = max(peak, _pss())
+    return {
+        "cpu_ms_per_sample": 1000 * cpu / samples,
+        "cpu_us_per_1000_tokens": 1e9 * cpu / tokens,
+        "own_mib": peak - baseline,
+        "peak_mib": peak,
+        "first_batch_s": first or 0.0,
+        "samples": samples,
+        "fill": tokens / (steps * SEQUENCES * LENGTH),
+    }
+
+
+def _real(batch: Any) -> int:
+    return sum(int(row["cu_seqlens"][-1]) for row in batch.microbatches)
+
+
+def _pss() -> float:
+    """Return the proportional set size of this process in MiB."""
+    for line in Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) / 1024
+    raise OSError("/proc/self/smaps_rollup has no line Pss:; memory is measured on Linux")
+
+
+def _measure(side: str, folder: str, arguments: argparse.Namespace) -> dict[str, float]:
+    command = [sys.executable, __file__, "--side", side, "--data", folder]
+    command += ["--sources", str(arguments.sources), "--steps", str(arguments.steps)]
+    # Indexes are built anew, so that the first batch pays for them.
+    with tempfile.TemporaryDirectory() as cache:
+        run = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"MSD_CACHE": cache})
+    found: dict[str, float] = json.loads(run.stdout)
+    return found
+
+
+def _medians(results: list[dict[str, float]]) -> dict[str, float]:
+    return {key: statistics.median(result[key] for result in results) for key in results[0]}
+
+
+def _table(report: dict[str, Any]) -> str:
+    rows = [
+        ("CPU per sample, ms", "cpu_ms_per_sample", "{:.3f}"),
+        ("CPU per 1,000 tokens, µs", "cpu_us_per_1000_tokens", "{:.1f}"),
+        ("memory of its own, MiB", "own_mib", "{:.0f}"),
+        ("process with torch, MiB", "peak_mib", "{:.0f}"),
+        ("start to first batch, s", "first_batch_s", "{:.2f}"),
+        ("fill", "fill", "{:.4f}"),
+    ]
+    machine = report["machine"]
+    lines = [
+        f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}; {report['settings']}",
+        f"{'':28}{'msd':>12}{'plain':>12}{'plain / msd':>14}",
+    ]
+    for title, key, form in rows:
+        ours, theirs = report["msd"][key], report["plain"][key]
+        lines.append(f"{title:28}{form.format(ours):>12}{form.format(theirs):>12}{theirs / ours:>14.2f}")
+    return "\n".join(lines)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sources", type=int, default=8)
+    parser.add_argument("--rows", type=int, default=4000, help="rows a source")
+    parser.add_argument("--steps", type=int, default=30, help="measured steps, after a warm-up")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--side", choices=["msd", "plain"], help=argparse.SUPPRESS)
+    parser.add_argument("--data", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
