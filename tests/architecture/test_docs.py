@@ -1,0 +1,140 @@
+"""What the pages say is so: links lead somewhere, keys and commands exist, code blocks run."""
+
+import re
+import typing
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from msd.config import CheckpointConfig, PipelineConfig, RuntimeConfig, parse_config
+from msd.cost.config import CostConfig
+from msd.loader.config import OnErrorConfig, OnStallConfig, SourceConfig
+from msd.loader.transforms.config import TransformConfig
+from msd.planner.config import BalanceConfig, BatchConfig, MixtureConfig, PackingConfig, StageConfig
+from msd.sources.config import ShuffleConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "perf/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+SECTIONS = {
+    "Top level": PipelineConfig, "sources": SourceConfig, "shuffle": ShuffleConfig, "on_error": OnErrorConfig,
+    "on_stall": OnStallConfig, "mixture": MixtureConfig, "schedule": StageConfig, "batch": BatchConfig,
+    "packing": PackingConfig, "balance": BalanceConfig, "runtime": RuntimeConfig, "checkpoint": CheckpointConfig,
+}  # fmt: skip
+SECTIONS |= {f"kind: {kind.__struct_config__.tag}": kind for kind in typing.get_args(TransformConfig)}
+SECTIONS |= {f"cost kind: {kind.__struct_config__.tag}": kind for kind in typing.get_args(CostConfig)}
+
+
+def blocks(page, language):
+    """The code blocks of a page in one language, with the line each starts on."""
+    text = page.read_text(encoding="utf-8")
+    for found in re.finditer(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
+        yield text.count("\n", 0, found.start()) + 2, found.group(1)
+
+
+def anchors(page):
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_relative_link_leads_somewhere(page):
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        path, _, anchor = target.partition("#")
+        place = (page.parent / path).resolve() if path else page
+        is_broken = not place.exists() or (anchor and place.suffix == ".md" and anchor not in anchors(place))
+        if is_broken:
+            broken.append(target)
+    assert not broken
+
+
+def documented():
+    """Section to {key: default as written} of the configuration page."""
+    text = (ROOT / "docs/reference/configuration.md").read_text(encoding="utf-8")
+    sections = {}
+    for chunk in re.split(r"^#+ ", text, flags=re.MULTILINE)[1:]:
+        title, _, body = chunk.partition("\n")
+        sections[title] = dict(re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", body, flags=re.MULTILINE))
+    return sections
+
+
+def default_of(field):
+    if field.required:
+        return "required"
+    default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+    return default if isinstance(default, msgspec.Struct) else msgspec.to_builtins(default)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_configuration_page_has_every_key_with_its_default(section):
+    written = documented()[section]
+    fields = {field.name: default_of(field) for field in msgspec.structs.fields(SECTIONS[section])}
+    assert list(written) == list(fields)
+    for key, default in fields.items():
+        if isinstance(default, msgspec.Struct):
+            assert written[key] == f"[below](#{key})"
+        elif default == "required":
+            assert written[key] == "required"
+        elif key == "cost":
+            stated = parse_config(f"sources: {{a: b}}\ncost: {written[key].strip('`')}", base=ROOT)
+            assert msgspec.to_builtins(stated.cost) == default
+        else:
+            stated = yaml.safe_load(written[key].strip("`"))
+            assert stated == (list(default) if isinstance(default, tuple) else default), key
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_yaml_block_has_only_keys_that_exist(page):
+    for line, text in blocks(page, "yaml"):
+        found = yaml.safe_load(text)
+        if "transforms" in found:
+            found = {"sources": {"example": {"path": "example.jsonl", **found}}}
+        found.setdefault("sources", {"example": {"path": "example.jsonl"}})
+        text = re.sub(r"tokenizer: [\w/.]+\.json", "tokenizer: bytes", yaml.safe_dump(found, width=1000))
+        parse_config(text, base=ROOT, name=f"{page.name} line {line}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_command_shown_exists(page):
+    from typer.main import get_command
+
+    from msd.cli.main import app
+
+    commands = get_command(app).commands
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for line, text in blocks(page, "(?:sh|bash|console)"):
+        for shown in re.findall(r"^(?:\$ )?(?:\S*/)?(msd|make|python|bash)\s+(.*)$", text, flags=re.MULTILINE):
+            program, words = shown[0], shown[1].split("#")[0].split()
+            where = f"{page.name} line {line}: {program} {' '.join(words)}"
+            if program == "make":
+                targets = [word for word in words if "=" not in word]
+                assert all(re.search(rf"^{target}:", makefile, flags=re.MULTILINE) for target in targets), where
+            elif program == "msd" and not words[0].startswith("-"):
+                assert words[0] in commands, where
+                known = {name for option in commands[words[0]].params for name in option.opts} | {"--help", "--debug"}
+                assert {word.partition("=")[0] for word in words[1:] if word.startswith("-")} <= known, where
+            elif program in ("python", "bash") and not words[0].startswith("-"):
+                assert (ROOT / words[0]).is_file(), where
+
+
+RUNNABLE = [page for page in PAGES if "tutorials" not in page.parts and any(blocks(page, "python"))]
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=[str(page.relative_to(ROOT)) for page in RUNNABLE])
+def test_every_python_block_runs_as_written(page, tmp_path, tiny_corpus, monkeypatch):
+    """Blocks of a page run one after another, where `docs` and `demo-corpus` are those of the repository."""
+    if any("msd.torch" in text or "import torch" in text for _, text in blocks(page, "python")):
+        pytest.importorskip("torch")
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    (tmp_path / "demo-corpus").symlink_to(tiny_corpus)
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__example__"}
+    for line, text in blocks(page, "python"):
+        # Padded with empty lines, so that a traceback names the line of the page.
+        exec(compile("\n" * (line - 1) + text, str(page), "exec"), names)
