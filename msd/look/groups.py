@@ -34,6 +34,7 @@ class Place:
         self.is_url = "://" in path
         self.path = path if self.is_url else os.path.abspath(os.path.expanduser(path))
         self._system, self.root = fsspec.core.url_to_fs(self.path)
+        self.is_folder = bool(self._system.isdir(self.root))
 
     def open(self, path: str) -> Any:
         """Open a file for reading bytes."""
@@ -41,7 +42,7 @@ class Place:
 
     def files(self) -> dict[str, int]:
         """Return path to size of every file at, below or matching the path; hidden ones are not looked at."""
-        if self._system.isdir(self.root):
+        if self.is_folder:
             found = self._system.find(self.root, detail=True)
         elif self._system.exists(self.root):
             found = {self.root: self._system.info(self.root)}
@@ -63,7 +64,7 @@ class Place:
     @property
     def base(self) -> str:
         """The folder that sources are named below."""
-        if self._system.isdir(self.root):
+        if self.is_folder:
             return str(self.root)
         plain = []
         for part in PurePosixPath(self.root).parts[:-1]:
@@ -144,7 +145,7 @@ def _group(place: Place, folder: str, kind: str, files: list[str], sizes: dict[s
         name = PurePosixPath(place.root).name.partition(".")[0]
     elif kind == "hf":
         patterns, name = [place.url(folder)], PurePosixPath(folder).name
-    elif glob.has_magic(place.root) and folder == place.base:
+    elif not place.is_folder and folder == place.base:
         patterns, name = [place.path], PurePosixPath(folder).name
     else:
         is_flat = all(str(PurePosixPath(file).parent) == folder for file in files)

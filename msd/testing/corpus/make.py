@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from msd.errors import InputError
+from msd.loader.transforms.config import ImageConfig
+from msd.loader.transforms.patches import fit_size
 from msd.testing.corpus import photos, recipe, text, write
 
 MARKER = ".msd-corpus.json"
@@ -117,12 +119,12 @@ def _fill(folder: Path, target: Path, scale: float, seed: int, say: Callable[[st
     docs_files = write.write_jsonl(rows["docs"], folder / "docs", num_files=2)
     description_files = write.write_jsonl_gz(rows["descriptions"], folder / "descriptions", num_files=2)
     photo_files = write.write_tars(pairs, folder / "photos", num_files=4)
-    configuration = recipe.CONFIGURATION.format(seed=seed, vocabulary=tokenizer.get_vocab_size())
+    configuration = recipe.configuration(seed, tokenizer.get_vocab_size())
     (folder / "corpus.yaml").write_text(configuration, encoding="utf-8")
     say("counting tokens")
     # The end of a text is a token too.
     length = {name: _lengths(tokenizer, [row["text"] for row in rows[name]]) + 1 for name in rows}
-    length["photos"] = _lengths(tokenizer, captions) + 1
+    length["photos"] = _lengths(tokenizer, captions) + 1 + np.array([_placeholders(pair) for pair in pairs])
     stats = (
         _stats("code", "parquet", code_files, length["code"]),
         _stats("docstrings", "jsonl.zst", docstring_files, length["docstrings"]),
@@ -145,6 +147,15 @@ def _training_texts(rows: dict[str, list[text.Row]], captions: Sequence[str]) ->
             chosen.append(piece)
             spent += len(piece)
     return chosen
+
+
+def _placeholders(pair: photos.Photo) -> int:
+    """Return the image tokens of a pair under the geometry that `corpus.yaml` sets."""
+    unit = recipe.PATCH * recipe.MERGE
+    height, width = fit_size(
+        pair.height, pair.width, unit=unit, min_pixels=ImageConfig().min_pixels, max_pixels=recipe.MAX_PIXELS
+    )
+    return height * width // unit**2
 
 
 def _lengths(tokenizer: Any, texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -7,8 +7,9 @@ from typing import Any
 VOCABULARY = 4096
 END_OF_TEXT = "<|endoftext|>"
 IMAGE = "<|image|>"
+PATCH, MERGE, MAX_PIXELS = 14, 2, 200_704
 
-CONFIGURATION = """\
+_CONFIGURATION = """\
 # A ready configuration over the corpus beside this file; paths are relative to it.
 #   msd validate corpus.yaml · msd index corpus.yaml · msd plan corpus.yaml --steps 20 · msd preview corpus.yaml
 
@@ -39,7 +40,7 @@ sources:
     format: webdataset
     path: photos/*.tar
     transforms:
-      - {{kind: image, field: jpg, patch: 14, merge: 2, max_pixels: 200704}}
+      - {{kind: image, field: jpg, patch: {patch}, merge: {merge}, max_pixels: {max_pixels}}}
       - {{kind: tokenize, tokenizer: tokenizer.json, field: txt, append_eos: true}}
 
 mixture:
@@ -60,6 +61,11 @@ cost:                         # what balancing evens out: FLOPs of a small trans
 
 runtime: {{kind: local}}
 """
+
+
+def configuration(seed: int, vocabulary: int) -> str:
+    """Return the text of `corpus.yaml`."""
+    return _CONFIGURATION.format(seed=seed, vocabulary=vocabulary, patch=PATCH, merge=MERGE, max_pixels=MAX_PIXELS)
 
 
 def train_tokenizer(texts: Iterable[str], path: Path) -> Any:

@@ -1,0 +1,127 @@
+"""`msd demo`: several real sources mixed, packed and balanced, from nothing, in under a minute."""
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from msd.cli import output
+from msd.cli.options import Json
+
+if TYPE_CHECKING:
+    from msd.config import Config
+
+
+def demo(
+    steps: Annotated[int, typer.Option(min=1, help="Steps to stream.")] = 20,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep the corpus in this folder.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a small real corpus, plan it, stream batches to every rank of a small mesh, and show what came out."""
+    folder = Path(tempfile.mkdtemp(prefix="msd-demo-"))
+    try:
+        told = _run((keep or folder / "corpus"), steps, quiet=as_json)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if as_json:
+        output.print_json(told)
+    elif keep is not None:
+        output.note(f"the corpus is kept: msd plan {keep}/corpus.yaml --steps 20")
+
+
+def _run(target: Path, steps: int, *, quiet: bool) -> dict[str, Any]:
+    from msd.cli.corpus import print_corpus
+    from msd.cli.indexing import indexed
+    from msd.cli.plan import print_outlook
+    from msd.cli.survey import survey
+    from msd.config import load_config
+    from msd.testing.corpus import make_corpus
+
+    report = make_corpus(target, on_progress=lambda stage: output.note(f"corpus: {stage}"))
+    config = load_config(report.config)
+    output.note("indexing")
+    tables = indexed(config)
+    output.note(f"planning {steps} steps from metadata")
+    outlook = survey(config, tables, steps)
+    if not quiet:
+        print_corpus(report)
+        print_outlook(config, outlook)
+    streamed = _stream(config, steps)
+    if not quiet:
+        _print_streamed(config, streamed)
+        _print_first_row(config, tables)
+    return {"corpus": report.as_dict(), "plan": outlook.as_dict(), "streamed": streamed}
+
+
+def _stream(config: "Config", steps: int) -> dict[str, Any]:
+    """Take every rank's batches for some steps; return what was received."""
+    import msd
+
+    tokens = documents = images = 0
+    began = time.perf_counter()
+    with msd.start(config) as engine, output.progress_bar() as progress:
+        task = progress.add_task("streaming", total=steps)
+        clients = [engine.client(rank) for rank in range(engine.mesh.world_size)]
+        for _ in range(steps):
+            for batch in (next(client) for client in clients):
+                documents += len(batch.sample_ids)
+                tokens += sum(int(row.cu_seqlens[-1]) for row in batch.microbatches)
+                images += sum(0 if row.images is None else len(row.images.grids) for row in batch.microbatches)
+            progress.update(task, advance=1, description=f"streaming · {tokens:,} tokens")
+        stats = engine.stats()
+    seconds = time.perf_counter() - began
+    return {
+        "steps": steps,
+        "ranks": len(clients),
+        "tokens": tokens,
+        "documents": documents,
+        "images": images,
+        "seconds": round(seconds, 3),
+        "tokens_per_s": round(tokens / seconds),
+        "stats": stats,
+    }
+
+
+def _print_streamed(config: "Config", streamed: dict[str, Any]) -> None:
+    from msd.cli.survey import targets
+
+    stats = streamed["stats"]
+    wanted = targets(config, streamed["steps"])
+    rows = [
+        (name, output.percent(wanted[name]), output.percent(source["token_share"]), output.count(source["tokens"]))
+        for name, source in stats["sources"].items()
+    ]
+    output.print_table(
+        f"{streamed['steps']} steps streamed to {streamed['ranks']} ranks",
+        ("source", "weight", "tokens received", "tokens"),
+        rows,
+        caption=(
+            f"{streamed['documents']:,} documents, {streamed['images']:,} images, {streamed['tokens']:,} tokens in "
+            f"{streamed['seconds']:.1f} s; fill {output.percent(stats['fill'], 2)}, "
+            f"imbalance {output.percent(stats['imbalance'], 2)} (floor {output.percent(stats['imbalance_floor'], 2)})"
+        ),
+    )
+
+
+def _print_first_row(config: "Config", tables: Any) -> None:
+    from msd.cli.preview import batch_of, decoder, document_ids, merge_of
+    from msd.cli.rows import described, print_row
+
+    plan, batch = batch_of(config, tables, 0, 0)
+    row = batch.microbatches[0]
+    documents = described(row, document_ids(plan, 0, 0), decoder(config))
+    print_row(
+        output.stdout(),
+        "step 0 · rank 0",
+        row,
+        documents,
+        plan.sequence_length,
+        characters=160,
+        max_documents=6,
+        merge=merge_of(config),
+    )

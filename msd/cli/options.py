@@ -1,0 +1,27 @@
+"""Arguments that several commands take."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from msd.config import Config
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="Configuration (YAML).", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[A.B=C]...", help="Settings that win over the file: mesh.dp=2.", show_default=False),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="A.B=C", help="The same, as an option; repeat it.", show_default=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on standard output.")]
+
+
+def read_config(path: Path, overrides: list[str] | None, sets: list[str] | None) -> "Config":
+    """Return the configuration of a command, with its overrides applied from left to right."""
+    from msd.config import load_config
+
+    return load_config(path, overrides=[*(overrides or []), *(sets or [])])

@@ -1,0 +1,230 @@
+"""What a run would give: the plans of its next steps, added up by source and on the whole."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from msd.core.plan import StepPlan
+from msd.core.sample import MetaTable, Outcome
+
+if TYPE_CHECKING:
+    from msd.config import Config
+    from msd.core.index import BlockTable
+    from msd.core.order import SourceOrder
+    from msd.loader.loader import SourceLoader
+
+_MEANS = ("fill", "imbalance", "imbalance_floor", "lockstep", "lockstep_floor", "packed_imbalance", "packed_lockstep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOutlook:
+    """One source over the steps that were planned."""
+
+    name: str
+    rows_per_epoch: int
+    total_rows: int | None
+    """Rows in all epochs, or None when it repeats for ever."""
+    target: float
+    """Its share by the weights, averaged over the steps, in the mixture's unit."""
+    tokens: int
+    samples: int
+    token_share: float
+    sample_share: float
+    rows_used: int
+    """Rows of its sequence up to the last one that was placed."""
+    ends_at_step: int | None
+    """Where its last row is used at this pace; None when that is never."""
+    undelivered: dict[str, int]
+    """Rows among those that gave no sample, by what became of them."""
+
+    @property
+    def epochs(self) -> float:
+        """Passes over the source by the last step."""
+        return self.rows_used / self.rows_per_epoch if self.rows_per_epoch else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON-able values."""
+        names = [name for name in self.__dataclass_fields__ if name != "name"]
+        return {name: getattr(self, name) for name in names} | {"epochs": self.epochs}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """A run over the steps that were planned."""
+
+    num_steps: int
+    asked_steps: int
+    is_over: bool
+    """The data ended before the steps that were asked."""
+    means: dict[str, float]
+    """Fill, imbalance and lockstep with their floors, averaged over the steps."""
+    max_imbalance: float
+    max_row_tokens: int
+    step_flops: float | None
+    predicted_step_s: float | None
+    notes: tuple[str, ...]
+    sources: tuple[SourceOutlook, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON-able values."""
+        names = ("num_steps", "asked_steps", "is_over", "max_imbalance", "max_row_tokens", "step_flops")
+        plain = {name: getattr(self, name) for name in names}
+        return {
+            **plain,
+            **self.means,
+            "predicted_step_s": self.predicted_step_s,
+            "notes": list(self.notes),
+            "sources": {source.name: source.as_dict() for source in self.sources},
+        }
+
+
+@dataclass(slots=True)
+class Tally:
+    """Adds plans up."""
+
+    plans: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    max_imbalance: float = 0.0
+    max_row_tokens: int = 0
+    flops: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
+    samples: dict[str, int] = field(default_factory=dict)
+    rows_used: dict[str, int] = field(default_factory=dict)
+
+    def add(self, plan: StepPlan) -> None:
+        """Count one more plan."""
+        report = plan.report
+        self.plans += 1
+        for name in _MEANS:
+            self.sums[name] = self.sums.get(name, 0.0) + getattr(report, name)
+        self.max_imbalance = max(self.max_imbalance, report.imbalance)
+        self.max_row_tokens = max(self.max_row_tokens, report.max_row_tokens)
+        self.flops += [] if report.step_flops is None else [report.step_flops]
+        self.seconds += [] if report.predicted_step_s is None else [report.predicted_step_s]
+        self.notes |= dict.fromkeys(plan.notes)
+        for counted, step in ((self.tokens, report.tokens_by_source), (self.samples, report.samples_by_source)):
+            for name, number in step.items():
+                counted[name] = counted.get(name, 0) + number
+        for number, name in enumerate(plan.source_names):
+            ordinal_D = plan.ordinal_D[plan.source_D == number]
+            if len(ordinal_D):
+                self.rows_used[name] = max(self.rows_used.get(name, 0), int(ordinal_D.max()) + 1)
+
+    def share(self, counted: Mapping[str, int], name: str) -> float:
+        """Return the share of one source in what was counted."""
+        return counted.get(name, 0) / max(1, sum(counted.values()))
+
+    def mean(self, name: str) -> float:
+        """Return the mean of a figure over the plans."""
+        return self.sums.get(name, 0.0) / max(1, self.plans)
+
+
+class _Watched:
+    """A loader whose tables are looked at on their way to the planner."""
+
+    def __init__(self, loader: "SourceLoader") -> None:
+        self._loader = loader
+        self.tables: list[MetaTable] = []
+
+    def examine(self, start: int, num_rows: int) -> MetaTable:
+        table = self._loader.examine(start, num_rows)
+        self.tables.append(table)
+        return table
+
+    def undelivered(self, rows_used: int) -> dict[str, int]:
+        """Return the rows before `rows_used` that gave no sample, by outcome."""
+        counted: dict[str, int] = {}
+        for table in self.tables:
+            outcome_R = table.outcome_R[: max(0, rows_used - table.start)]
+            for outcome in (Outcome.FILTERED, Outcome.FAILED, Outcome.OVERFLOWED):
+                number = int(np.count_nonzero(outcome_R == outcome))
+                if number:
+                    counted[outcome.name.lower()] = counted.get(outcome.name.lower(), 0) + number
+        return counted
+
+
+def survey(
+    config: "Config",
+    tables: Mapping[str, "BlockTable"],
+    steps: int,
+    *,
+    on_plan: Callable[[StepPlan], None] | None = None,
+) -> Outlook:
+    """Plan the first `steps` steps of a run and return what they hold.
+
+    Raises:
+        InputError: If the configuration cannot be built, a source cannot be read, or nothing of one survives.
+    """
+    from msd.build import build_loaders, build_orders, build_planner, plan_steps
+
+    orders = build_orders(config, tables)
+    loaders = build_loaders(config, orders)
+    watched = {name: _Watched(loader) for name, loader in loaders.items()}
+    tally = Tally()
+    try:
+        for plan in plan_steps(build_planner(config, orders), watched, steps=steps):  # type: ignore[arg-type]
+            tally.add(plan)
+            if on_plan is not None:
+                on_plan(plan)
+    finally:
+        for loader in loaders.values():
+            loader.close()
+    target = targets(config, tally.plans)
+    return Outlook(
+        num_steps=tally.plans,
+        asked_steps=steps,
+        is_over=tally.plans < steps,
+        means={name: tally.mean(name) for name in _MEANS},
+        max_imbalance=tally.max_imbalance,
+        max_row_tokens=tally.max_row_tokens,
+        step_flops=_mean(tally.flops),
+        predicted_step_s=_mean(tally.seconds),
+        notes=tuple(tally.notes),
+        sources=tuple(
+            _outlook(
+                name,
+                orders[name],
+                orders[name].total_ordinals(config.sources[name].max_epochs),
+                target[name],
+                tally,
+                watched[name].undelivered(tally.rows_used.get(name, 0)),
+            )
+            for name in config.sources
+        ),
+    )
+
+
+def targets(config: "Config", num_steps: int) -> dict[str, float]:
+    """Return the share that the weights give each source, averaged over the first steps."""
+    from msd.planner.schedule import MixtureSchedule
+
+    schedule = MixtureSchedule.of(tuple(config.sources), config.mixture)
+    sums = np.mean([schedule.shares(step) for step in range(max(1, num_steps))], axis=0)
+    return dict(zip(schedule.names, sums.tolist(), strict=True))
+
+
+def _outlook(
+    name: str, order: "SourceOrder", total: int | None, target: float, tally: Tally, undelivered: dict[str, int]
+) -> SourceOutlook:
+    used = tally.rows_used.get(name, 0)
+    return SourceOutlook(
+        name=name,
+        rows_per_epoch=order.rows_per_epoch,
+        total_rows=total,
+        target=target,
+        tokens=tally.tokens.get(name, 0),
+        samples=tally.samples.get(name, 0),
+        token_share=tally.share(tally.tokens, name),
+        sample_share=tally.share(tally.samples, name),
+        rows_used=used,
+        ends_at_step=None if total is None or not used else -(-total * tally.plans // used),
+        undelivered=undelivered,
+    )
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,166 @@
+"""A first look: formats by content, fields by name and content, everything else with a reason."""
+
+import gzip
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+import yaml
+import zstandard
+from PIL import Image
+
+from msd.config import parse_config
+from msd.errors import InputError, SourceError
+from msd.loader.transforms.messages import messages_to_text
+from msd.look import init, look, render_yaml
+
+ROWS = [{"title": f"t{n}", "body": f"a longer text number {n} " * 4, "id": n} for n in range(5)]
+
+
+def lines(rows: list[dict]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def png() -> bytes:
+    encoded = io.BytesIO()
+    Image.new("RGB", (30, 30), "red").save(encoded, "PNG")
+    return encoded.getvalue()
+
+
+def write_tar(path: Path) -> None:
+    with tarfile.open(path, "w") as archive:
+        for name, content in (("a.png", png()), ("a.txt", b"a red square"), ("b.png", png()), ("b.txt", b"another")):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    for name in ("web", "packed", "table", "photos", "feathers", "prose"):
+        (root / name).mkdir(parents=True)
+    (root / "web" / "a.jsonl").write_bytes(lines(ROWS))
+    (root / "web" / "b.jsonl.gz").write_bytes(gzip.compress(lines(ROWS)))
+    (root / "packed" / "c.jsonl.zst").write_bytes(zstandard.compress(lines(ROWS)))
+    pq.write_table(pa.Table.from_pylist(ROWS), root / "table" / "d.parquet")
+    feather.write_feather(pa.Table.from_pylist(ROWS), root / "feathers" / "e.feather")
+    write_tar(root / "photos" / "f.tar")
+    (root / "prose" / "g.txt").write_text("Once upon a time")
+    return root
+
+
+def test_each_folder_and_format_is_a_source(folder: Path) -> None:
+    found = {finding.name: finding for finding in look(folder).findings}
+    assert {name: finding.format for name, finding in found.items()} == {
+        "feathers": "arrow",
+        "packed": "jsonl",
+        "photos": "webdataset",
+        "prose": "text",
+        "table": "parquet",
+        "web": "jsonl",
+    }
+    assert found["web"].path == (f"{folder}/web/*.jsonl", f"{folder}/web/*.jsonl.gz")
+    assert [transform["kind"] for transform in found["photos"].transforms] == ["image", "tokenize"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted"),
+    [
+        (ROWS, [("tokenize", "body")]),
+        ([{"a": "short", "b": "much longer than the other"}], [("tokenize", "b")]),
+        ([{"text": "x", "input_ids": [1, 2, 3], "loss_mask": [0, 1, 1]}], [("tokens", "input_ids")]),
+        ([{"numbers": [5, 6, 7]}], [("tokens", "numbers")]),
+        ([{"prompt": "2+2?", "answer": "4"}], [("tokenize", "prompt"), ("tokenize", "answer")]),
+    ],
+)
+def test_the_field_is_guessed_by_name_then_by_length(
+    rows: list[dict], wanted: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "x.jsonl").write_bytes(lines(rows))
+    (finding,) = look(tmp_path / "x.jsonl").findings
+    assert [(transform["kind"], transform["field"]) for transform in finding.transforms] == wanted
+
+
+def test_a_prompt_is_context_and_its_answer_is_learned(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(lines([{"instruction": "add", "output": "sum"}]))
+    (finding,) = look(tmp_path / "x.jsonl").findings
+    assert [transform.get("trained", True) for transform in finding.transforms] == [False, True]
+    assert [transform["append_eos"] for transform in finding.transforms] == [False, True]
+
+
+def test_messages_become_text_turn_by_turn(tmp_path: Path) -> None:
+    row = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]}
+    (tmp_path / "x.jsonl").write_bytes(lines([row]))
+    (finding,) = look(tmp_path / "x.jsonl").findings
+    assert [transform["kind"] for transform in finding.transforms] == ["function", "tokenize"]
+    assert messages_to_text(row)["text"] == "user\nhello\n\nassistant\nhi\n"
+    with pytest.raises(ValueError, match=r"messages\[0\] has no text"):
+        messages_to_text({"messages": [{"role": "user", "content": None}]})
+
+
+def test_parquet_images_of_hugging_face_are_seen(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist([{"image": {"bytes": png(), "path": None}, "caption": "red"}])
+    pq.write_table(table, tmp_path / "x.parquet")
+    (finding,) = look(tmp_path).findings
+    assert [(t["kind"], t["field"]) for t in finding.transforms] == [("image", "image"), ("tokenize", "caption")]
+
+
+def test_what_is_no_source_is_listed_with_its_reason(folder: Path) -> None:
+    (folder / "loose.png").write_bytes(png())
+    (folder / "table.csv").write_text("a,b\n1,2\n")
+    (folder / "nothing.jsonl").write_bytes(b"")
+    (folder / "web" / "README.md").write_text("about")
+    left_out = " | ".join(look(folder).left_out)
+    for reason in ("loose.png is a loose image", "table.csv is a table", "nothing.jsonl is empty", "beside jsonl"):
+        assert reason in left_out
+
+
+def test_a_wrong_ending_does_not_hide_what_a_file_is(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "rows.data")
+    (finding,) = look(tmp_path / "rows.data").findings
+    assert finding.format == "parquet"
+
+
+def test_a_tokenizer_above_the_data_is_found_and_bytes_are_the_fallback(folder: Path) -> None:
+    assert look(folder).tokenizer == "bytes"
+    described = {"added_tokens": [{"content": "</s>"}], "model": {"vocab": {"a": 1}}}
+    (folder / "tokenizer.json").write_text(json.dumps(described))
+    seen = look(folder / "web")
+    assert seen.tokenizer == str(folder / "tokenizer.json")
+    assert seen.findings[0].transforms[0]["append_eos"] is True
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "says"),
+    [("nowhere", SourceError, "does not exist"), ("empty", SourceError, "holds no files")],
+)
+def test_nothing_to_see_is_said(path: str, error: type[InputError], says: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(error, match=says):
+        look(tmp_path / path)
+
+
+def test_data_without_any_text_is_refused_with_its_fields(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(lines([{"price": 3.5}]))
+    with pytest.raises(SourceError, match="no field holds text or token ids; there are price"):
+        look(tmp_path)
+
+
+def test_the_yaml_and_the_value_are_the_same_configuration(folder: Path) -> None:
+    text = render_yaml(look(folder), base=folder, sequence_length=512)
+    assert yaml.safe_load(text)["sources"]["web"]["path"] == ["web/*.jsonl", "web/*.jsonl.gz"]
+    assert parse_config(text, base=folder) == init(folder, sequence_length=512)
+
+
+def test_a_folder_with_glob_characters_is_taken_literally(tmp_path: Path) -> None:
+    (tmp_path / "a[1]").mkdir()
+    (tmp_path / "a[1]" / "x.jsonl").write_bytes(lines(ROWS))
+    (finding,) = look(tmp_path / "a[1]").findings
+    assert finding.path == (f"{tmp_path}/a[[]1]/*.jsonl",)
+    assert finding.name == "a_1"
