@@ -41,6 +41,8 @@ class PlanReport:
     """FLOPs of the step over all buckets, when the costs are analytic."""
     predicted_step_s: float | None = None
     """Seconds of the slowest path, when the configuration names a device's FLOP/s."""
+    imbalance_floor_capped: float = 0.0
+    """The floor when caps are kept as well: no bucket holds more tokens than its rows; 0 where it was not computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

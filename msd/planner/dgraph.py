@@ -1,0 +1,146 @@
+"""How a step is decided, declared as a graph: immutable, each call returns a longer one, `plan()` ends it.
+
+    DGraph.over(tree).mix(schedule).pack("best_fit", ...).distribute("dp").cost(f).balance("lpt").broadcast_at("tp").plan()
+
+Ops before `distribute` decide what a step holds and know no mesh; those after it decide where things go.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from msd.core.cost import CostFunction
+from msd.errors import ConfigError
+from msd.planner.place_tree import ClientPlaceTree
+from msd.planner.primitives.balance import Balance
+from msd.planner.primitives.broadcast import BroadcastAt
+from msd.planner.primitives.cost import Cost
+from msd.planner.primitives.distribute import Distribute
+from msd.planner.primitives.mix import Mix
+from msd.planner.primitives.pack import Pack
+from msd.planner.schedule import MixtureSchedule
+
+Op = Mix | Pack | Distribute | Cost | Balance | BroadcastAt
+_Kind = TypeVar("_Kind", Mix, Pack, Distribute, Cost, Balance, BroadcastAt)
+_NAMES: dict[type[Any], str] = {
+    Mix: "mix", Pack: "pack", Distribute: "distribute", Cost: "cost", Balance: "balance", BroadcastAt: "broadcast_at",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A finished graph, by role."""
+
+    tree: ClientPlaceTree
+    mix: Mix
+    pack: Pack
+    distribute: Distribute
+    costs: tuple[Cost, ...]
+    balance: Balance | None
+    """None keeps the packed layout."""
+    broadcast: tuple[str, ...]
+    text: str
+    """The graph as it was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class DGraph:
+    """A declaration of how steps are decided."""
+
+    tree: ClientPlaceTree
+    ops: tuple[Op, ...] = ()
+
+    @classmethod
+    def over(cls, tree: ClientPlaceTree) -> "DGraph":
+        """Return the empty graph over the ranks to feed."""
+        return cls(tree)
+
+    def mix(self, schedule: MixtureSchedule) -> "DGraph":
+        """Draw samples from sources by this schedule."""
+        return self._with(Mix(schedule))
+
+    def pack(
+        self,
+        method: Literal["best_fit", "concat", "none"] = "best_fit",
+        *,
+        num_sequences: int,
+        sequence_length: int,
+        document_multiple: int = 1,
+        lookahead: int = 32,
+    ) -> "DGraph":
+        """Fill the sequences of a step with what is drawn."""
+        self._need("pack", Mix, "call .mix(schedule) first")
+        self._refuse("pack", Distribute, "what a step holds must not depend on the mesh: call .pack(...) before it")
+        return self._with(Pack(method, num_sequences, sequence_length, document_multiple, lookahead))
+
+    def distribute(self, axis: str = "dp", group_size: int = 1) -> "DGraph":
+        """Make one bucket for every `group_size` neighbouring coordinates of an axis."""
+        self._need("distribute", Pack, "call .pack(...) first")
+        op = Distribute(axis, group_size)
+        op.consumers(self.tree)
+        return self._with(op)
+
+    def cost(self, function: CostFunction, module: str = "backbone") -> "DGraph":
+        """Say what a document costs in a module; one call for each module."""
+        if module in [op.module for op in self._all(Cost)]:
+            raise ConfigError(f"cost: module {module!r} has a cost already; leave one of the two out")
+        return self._with(Cost(function, module))
+
+    def balance(
+        self,
+        method: Literal["lpt", "none"] = "lpt",
+        across: Sequence[Literal["bucket", "microbatch"]] = ("bucket", "microbatch"),
+        *,
+        min_gain: float = 0.0,
+    ) -> "DGraph":
+        """Even out cost over buckets, over microbatches, or both."""
+        self._need("balance", Distribute, "call .distribute(axis) first")
+        self._need("balance", Cost, "call .cost(function) first")
+        return self._with(Balance(method, tuple(across), min_gain))
+
+    def broadcast_at(self, axis: str) -> "DGraph":
+        """Let only the rank at coordinate 0 of this axis fetch."""
+        self._need("broadcast_at", Distribute, "call .distribute(axis) first")
+        self.tree.check_broadcast(axis, self._all(Distribute)[0].axis)
+        if axis in [op.axis for op in self._all(BroadcastAt)]:
+            raise ConfigError(f"broadcast_at({axis!r}) stands twice; leave one out")
+        return self._with(BroadcastAt(axis))
+
+    def plan(self) -> Strategy:
+        """Check the graph and return what planning follows.
+
+        Raises:
+            ConfigError: If an op that every plan needs is missing.
+        """
+        for kind in (Mix, Pack, Distribute):
+            self._need("plan", kind, f"call .{_NAMES[kind]}(...) first")
+        balance = self._all(Balance)
+        return Strategy(
+            tree=self.tree,
+            mix=self._all(Mix)[0],
+            pack=self._all(Pack)[0],
+            distribute=self._all(Distribute)[0],
+            costs=tuple(self._all(Cost)),
+            balance=balance[0] if balance else None,
+            broadcast=tuple(op.axis for op in self._all(BroadcastAt)),
+            text=str(self),
+        )
+
+    def __str__(self) -> str:
+        return "\n  .".join([f"DGraph.over({self.tree})", *(str(op) for op in self.ops)])
+
+    def _all(self, kind: type[_Kind]) -> list[_Kind]:
+        return [op for op in self.ops if isinstance(op, kind)]
+
+    def _with(self, op: Op) -> "DGraph":
+        if not isinstance(op, Cost | BroadcastAt) and self._all(type(op)):
+            raise ConfigError(f"{_NAMES[type(op)]} stands twice in the graph; leave one out")
+        return DGraph(self.tree, (*self.ops, op))
+
+    def _need(self, name: str, kind: type[Any], fix: str) -> None:
+        if not self._all(kind):
+            raise ConfigError(f"{name} needs {_NAMES[kind]} before it; {fix}")
+
+    def _refuse(self, name: str, kind: type[Any], fix: str) -> None:
+        if self._all(kind):
+            raise ConfigError(f"{name} cannot follow {_NAMES[kind]}; {fix}")

@@ -1,0 +1,76 @@
+"""A plan as a tree that a person can read, and as a table that a program can."""
+
+from typing import Any
+
+from msd.core.plan import StepPlan
+
+_DOCUMENTS_SHOWN = 6
+
+
+def explain(plan: StepPlan) -> str:
+    """Return a plan as text: what the step holds, how even it is and why no evener, then each row."""
+    report = plan.report
+    lines = [
+        f"step {plan.step}  mesh {plan.mesh}  {plan.num_documents} documents in "
+        f"{plan.num_buckets} x {plan.num_microbatches} rows of {plan.sequences_per_microbatch} x {plan.sequence_length} tokens",
+        f"  fill {report.fill:.2%}, labels {plan.global_num_valid_tokens}, fullest row {report.max_row_tokens} tokens",
+        f"  imbalance {report.imbalance:.2%} (packed {report.packed_imbalance:.2%}, floor {report.imbalance_floor:.2%}, "
+        f"with caps {report.imbalance_floor_capped:.2%})",
+        f"  lockstep  {report.lockstep:.2%} (packed {report.packed_lockstep:.2%}, floor {report.lockstep_floor:.2%})",
+    ]
+    if report.step_flops is not None:
+        seconds = "" if report.predicted_step_s is None else f", predicted {report.predicted_step_s:.3g} s"
+        lines.append(f"  step {report.step_flops:.3g} FLOPs{seconds}")
+    total = max(1, sum(report.tokens_by_source.values()))
+    for name, tokens in sorted(report.tokens_by_source.items(), key=lambda entry: (-entry[1], entry[0])):
+        samples = report.samples_by_source[name]
+        lines.append(f"  {name}: {tokens} tokens ({tokens / total:.1%}) in {samples} samples")
+    lines.extend(f"  note: {note}" for note in plan.notes)
+    for bucket in range(plan.num_buckets):
+        lines.append(f"  bucket {bucket} for ranks {_span(plan.consumers_B[bucket])}")
+        lines.extend(_row(plan, bucket, slot) for slot in range(plan.num_microbatches))
+    return "\n".join(lines)
+
+
+def plan_table(plan: StepPlan) -> list[dict[str, Any]]:
+    """Return one JSON-able entry for each document, in order of (bucket, slot, offset)."""
+    return [
+        {
+            "step": plan.step,
+            "bucket": int(plan.bucket_D[d]),
+            "slot": int(plan.slot_D[d]),
+            "offset": int(plan.offset_D[d]),
+            "source": plan.source_names[plan.source_D[d]],
+            "ordinal": int(plan.ordinal_D[d]),
+            "part": int(plan.part_D[d]),
+            "start": int(plan.start_D[d]),
+            "length": int(plan.length_D[d]),
+            "padded": int(plan.padded_D[d]),
+            "num_valid": int(plan.num_valid_D[d]),
+            "num_images": int(plan.num_images_D[d]),
+            "cost": float(plan.cost_D[d]),
+        }
+        for d in range(plan.num_documents)
+    ]
+
+
+def _row(plan: StepPlan, bucket: int, slot: int) -> str:
+    chosen_D = plan.documents_of(bucket, slot)
+    shown = [_document(plan, d) for d in chosen_D[:_DOCUMENTS_SHOWN].tolist()]
+    if len(chosen_D) > _DOCUMENTS_SHOWN:
+        shown.append(f"and {len(chosen_D) - _DOCUMENTS_SHOWN} more")
+    tokens, cost = int(plan.length_D[chosen_D].sum()), float(plan.cost_D[chosen_D].sum())
+    return f"    slot {slot}: {tokens} tokens, cost {cost:.4g}: {', '.join(shown) or 'empty'}"
+
+
+def _document(plan: StepPlan, document: int) -> str:
+    name, ordinal, part = plan.sample_id(document)
+    start, length = int(plan.start_D[document]), int(plan.length_D[document])
+    piece = f"[{start}:{start + length}]" if start else f"[{length}]"
+    return f"{name}:{ordinal}.{part}{piece}"
+
+
+def _span(ranks: tuple[int, ...]) -> str:
+    if len(ranks) > 1 and ranks == tuple(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ", ".join(map(str, ranks[:16])) + (f" and {len(ranks) - 16} more" if len(ranks) > 16 else "")

@@ -1,0 +1,243 @@
+"""One source as the planner sees it: rows come in by ordinal, samples go out in order, failures are counted."""
+
+# R = rows of a table. S = samples (parts) of a table. L = runs of labelled positions.
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from msd.core.sample import Failure, MetaTable, Outcome
+from msd.core.state import StateDict
+from msd.errors import BadSampleRateError, SourceError, StateError
+from msd.planner.piece import Piece
+from msd.planner.settings import SourceTerms
+
+BUCKET_ROWS = 100
+"""Failures are counted by buckets of this many ordinals; a rate needs at least one bucket's worth ..."""
+RATE_BUCKETS = 100
+"""... and looks back over this many buckets: 10,000 ordinals."""
+FAILURES_SHOWN = 10
+_KINDS = {
+    Outcome.OK: "gave no part",
+    Outcome.FILTERED: "filtered",
+    Outcome.FAILED: "failed",
+    Outcome.OVERFLOWED: "longer than a sequence",
+}
+
+
+class SourceIntake:
+    """Observed rows of one source and how far they are drawn."""
+
+    def __init__(self, terms: SourceTerms, index: int, *, keep_runs: bool) -> None:
+        """Stand before the first row.
+
+        Args:
+            terms: What is known of the source.
+            index: Its place among the sources.
+            keep_runs: Whether samples may be cut, so that label runs must be kept.
+        """
+        self.terms = terms
+        self.index = index
+        self.ordinal = 0
+        """Row of the next sample to draw; rows before it are consumed."""
+        self.part = 0
+        self.num_tokens = 0
+        self.num_samples = 0
+        self.is_ended = terms.rows_per_epoch == 0 or terms.total_ordinals == 0
+        self._keep_runs = keep_runs
+        self._bad: dict[int, int] = {}
+        self._survivor_epoch = -1
+        self._barren_epoch = 0
+        self._barren = [0] * len(Outcome)
+        self._clear_observed()
+
+    @property
+    def needs(self) -> int:
+        """Ordinal of the next row that was not observed yet."""
+        return self._observed_end
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the source never had a row to give."""
+        return self.terms.rows_per_epoch == 0 or self.terms.total_ordinals == 0
+
+    def observe(self, table: MetaTable, *, max_tokens: int) -> None:
+        """Take metadata of the rows that follow the ones observed.
+
+        Raises:
+            ValueError: If the table does not start where the last one ended, runs past the source's end, or holds a
+                sample without tokens or longer than a sequence.
+        """
+        self._check(table, max_tokens)
+        ordinal_R = np.arange(table.start, table.end, dtype=np.int64)
+        num_parts_R = table.num_parts_R.astype(np.int64)
+        ordinal_S = np.repeat(ordinal_R, num_parts_R)
+        part_S = np.arange(len(ordinal_S)) - np.repeat(np.cumsum(num_parts_R) - num_parts_R, num_parts_R)
+        run_end_S = np.cumsum(table.num_runs_S, dtype=np.int64)
+        labels_L = np.concatenate([[0], np.cumsum(table.runs_L2[:, 1] - table.runs_L2[:, 0], dtype=np.int64)])
+        num_valid_S = labels_L[run_end_S] - labels_L[run_end_S - table.num_runs_S]
+        first = self.part if self._observed_end == self.ordinal else 0
+        columns: list[list[Any]] = [
+            column[first:].tolist()
+            for column in (
+                ordinal_S, part_S, table.num_tokens_S, num_valid_S, table.num_image_tokens_S, table.num_images_S,
+                table.num_patches_S,
+            )
+        ]  # fmt: skip
+        columns.append(_runs(table, run_end_S)[first:] if self._keep_runs else [()] * len(columns[0]))
+        self._queue.extend(zip(*columns, strict=True))
+        odd_R = np.flatnonzero((num_parts_R == 0) | (table.outcome_R == Outcome.FAILED))
+        for row in odd_R.tolist():
+            if not (row == 0 and first):
+                self._odd.append((table.start + row, Outcome(int(table.outcome_R[row])), int(num_parts_R[row])))
+        self._reasons.update({failure.ordinal: failure for failure in table.failures})
+        self._observed_end = table.end
+
+    def draw(self) -> Piece | None:
+        """Return the next sample, or None: then the source either is ended or needs the row `needs`.
+
+        Raises:
+            BadSampleRateError: If the rows consumed on the way fail too often, or at all under `policy: raise`.
+            SourceError: If a whole epoch, or all there is of the source, gives no sample.
+        """
+        if not self._queue:
+            self._pass_rows(self._observed_end)
+            # After a resume inside a row nothing is observed yet, and the part must stay.
+            if self._observed_end > self.ordinal:
+                self.ordinal, self.part = self._observed_end, 0
+            self._end_if_exhausted()
+            return None
+        ordinal, part, length, num_valid, num_image_tokens, num_images, num_patches, runs = self._queue.popleft()
+        if self._odd and self._odd[0][0] <= ordinal:
+            self._pass_rows(ordinal + 1)
+        self._survivor_epoch = ordinal // self.terms.rows_per_epoch
+        if ordinal == BUCKET_ROWS - 1 and part == 0 and self._bad:
+            self._check_rate(ordinal)
+        more = bool(self._queue) and self._queue[0][0] == ordinal
+        self.ordinal, self.part = (ordinal, part + 1) if more else (ordinal + 1, 0)
+        self.num_tokens += length
+        self.num_samples += 1
+        return Piece(
+            self.index, ordinal, part, 0, length, num_valid, num_image_tokens, num_images, num_patches, runs
+        )
+
+    def state_dict(self) -> StateDict:
+        """Return position and counts."""
+        return {
+            "rows": self.terms.rows_per_epoch,
+            "ordinal": self.ordinal,
+            "part": self.part,
+            "tokens": self.num_tokens,
+            "samples": self.num_samples,
+            "ended": self.is_ended,
+            "bad": [[bucket, count] for bucket, count in sorted(self._bad.items())],
+            "survivor_epoch": self._survivor_epoch,
+            "barren": [self._barren_epoch, *self._barren],
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Stand where `state` was saved; rows are to be observed from its ordinal on."""
+        if state["rows"] != self.terms.rows_per_epoch:
+            raise StateError(
+                f"cannot resume: source {self.terms.name!r} had {state['rows']} rows an epoch, now it has "
+                f"{self.terms.rows_per_epoch}; resume with the data that the state was saved with"
+            )
+        self.ordinal, self.part = state["ordinal"], state["part"]
+        self.num_tokens, self.num_samples = state["tokens"], state["samples"]
+        self.is_ended = state["ended"]
+        self._bad = {bucket: count for bucket, count in state["bad"]}
+        self._survivor_epoch = state["survivor_epoch"]
+        self._barren_epoch, *self._barren = state["barren"]
+        self._clear_observed()
+
+    def _clear_observed(self) -> None:
+        self._queue: deque[tuple[Any, ...]] = deque()
+        self._odd: deque[tuple[int, Outcome, int]] = deque()
+        self._reasons: dict[int, Failure] = {}
+        self._newest: deque[Failure] = deque(maxlen=FAILURES_SHOWN)
+        self._observed_end = self.ordinal
+
+    def _check(self, table: MetaTable, max_tokens: int) -> None:
+        name, total = self.terms.name, self.terms.total_ordinals
+        if table.start != self._observed_end:
+            raise ValueError(
+                f"source {name!r}: the planner needs rows from ordinal {self._observed_end}, got a table from "
+                f"{table.start}; observe tables without gaps"
+            )
+        if total is not None and table.end > total:
+            raise ValueError(f"source {name!r}: ends at ordinal {total}, got rows up to {table.end}")
+        if self.is_empty and table.num_rows:
+            raise ValueError(f"source {name!r}: has no rows, got {table.num_rows}")
+        if len(table.num_tokens_S) and not 1 <= table.num_tokens_S.min() <= table.num_tokens_S.max() <= max_tokens:
+            raise ValueError(
+                f"source {name!r}: samples have {table.num_tokens_S.min()} to {table.num_tokens_S.max()} tokens; every "
+                f"sample needs 1 to sequence_length {max_tokens}, so a loader splits, truncates or drops the others"
+            )
+
+    def _pass_rows(self, end: int) -> None:
+        """Consume the barren and failed rows before ordinal `end`."""
+        while self._odd and self._odd[0][0] < end:
+            ordinal, outcome, num_parts = self._odd.popleft()
+            epoch, place = divmod(ordinal, self.terms.rows_per_epoch)
+            if epoch != self._barren_epoch:
+                self._barren_epoch, self._barren = epoch, [0] * len(Outcome)
+            self._barren[outcome] += 1
+            failure = self._reasons.pop(ordinal, None)
+            if failure is not None:
+                self._newest.append(failure)
+            if outcome == Outcome.FAILED:
+                self._count_failure(ordinal)
+            elif ordinal == BUCKET_ROWS - 1 and self._bad:
+                self._check_rate(ordinal)
+            if place == self.terms.rows_per_epoch - 1 and self._survivor_epoch != epoch and not num_parts:
+                raise SourceError(self._barren_message(f"epoch {epoch}"))
+
+    def _count_failure(self, ordinal: int) -> None:
+        bucket = ordinal // BUCKET_ROWS
+        self._bad = {kept: count for kept, count in self._bad.items() if kept > bucket - RATE_BUCKETS}
+        self._bad[bucket] = self._bad.get(bucket, 0) + 1
+        if self.terms.raises:
+            raise BadSampleRateError(
+                f"source {self.terms.name!r}: the row at ordinal {ordinal} failed and on_error.policy is raise: "
+                f"{self._newest_failures()}; repair the row, or set policy: skip"
+            )
+        if ordinal >= BUCKET_ROWS - 1:
+            self._check_rate(ordinal)
+
+    def _check_rate(self, ordinal: int) -> None:
+        first = max(0, ordinal // BUCKET_ROWS - RATE_BUCKETS + 1)
+        num_bad = sum(count for bucket, count in self._bad.items() if bucket >= first)
+        num_rows = ordinal + 1 - first * BUCKET_ROWS
+        if num_bad > self.terms.max_rate * num_rows:
+            raise BadSampleRateError(
+                f"source {self.terms.name!r}: {num_bad} of the last {num_rows} rows failed, "
+                f"{num_bad / num_rows:.3g} > on_error.max_rate {self.terms.max_rate:g}; the newest are "
+                f"{self._newest_failures()}; repair the data or its transforms, or raise max_rate"
+            )
+
+    def _end_if_exhausted(self) -> None:
+        total = self.terms.total_ordinals
+        if total is None or self.ordinal < total:
+            return
+        if not self.num_samples and not self.is_ended:
+            raise SourceError(self._barren_message(f"all {total} rows"))
+        self.is_ended = True
+
+    def _barren_message(self, span: str) -> str:
+        counts = ", ".join(f"{self._barren[kind]} {word}" for kind, word in _KINDS.items() if self._barren[kind])
+        failures = f"; the newest failures are {self._newest_failures()}" if self._newest else ""
+        return (
+            f"source {self.terms.name!r}: {span} of {self.terms.rows_per_epoch} rows gave no sample ({counts}){failures}; "
+            "loosen its filters, repair its transforms, or leave it out with weight 0"
+        )
+
+    def _newest_failures(self) -> str:
+        shown = [f"{f.shard} row {f.row} (ordinal {f.ordinal}): {f.reason}" for f in self._newest]
+        return " | ".join(shown) if shown else "listed by the loader"
+
+
+def _runs(table: MetaTable, run_end_S: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[tuple[int, int], ...]]:
+    pairs = [(first, last) for first, last in table.runs_L2.tolist()]
+    ends = run_end_S.tolist()
+    return [tuple(pairs[end - count : end]) for end, count in zip(ends, table.num_runs_S.tolist(), strict=True)]

@@ -1,0 +1,196 @@
+"""From what a step holds to where everything goes: sequences of pieces in, a `StepPlan` out."""
+
+# D = documents of the step. S = sequences. B = buckets. M = slots.
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from msd.core.arrays import Float64Array, Int64Array
+from msd.core.mesh import Mesh
+from msd.core.plan import PlanReport, StepPlan
+from msd.core.state import StateDict
+from msd.planner.dgraph import Strategy
+from msd.planner.floors import capped_imbalance_floor, imbalance_floor, lockstep_floor
+from msd.planner.piece import Piece
+from msd.planner.primitives.balance import Balance, Grid, Layout, balance, packed_layout
+from msd.planner.primitives.cost import scaled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """What a step holds, whatever the mesh."""
+
+    step: int
+    source_names: tuple[str, ...]
+    sequences: Sequence[Sequence[Piece]]
+    progress: StateDict
+    notes: tuple[str, ...] = ()
+    num_repeated: int = 0
+    """Documents that `last: repeat_tail` placed once more; the last ones of their sequences."""
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What a layout is for."""
+
+    mesh: Mesh
+    consumers_B: tuple[tuple[int, ...], ...]
+    num_microbatches: int
+    slice_axis: str | None
+
+
+def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
+    """Return the plan of a step: the layout that the strategy chooses for what the step holds."""
+    pack = strategy.pack
+    grid = Grid(
+        num_buckets=len(place.consumers_B),
+        num_microbatches=place.num_microbatches,
+        sequences_per_row=pack.num_sequences // (len(place.consumers_B) * place.num_microbatches),
+        sequence_length=pack.sequence_length,
+    )
+    pieces = [piece for sequence in membership.sequences for piece in sequence]
+    ends = np.cumsum([len(sequence) for sequence in membership.sequences]).tolist()
+    sequences = [list(range(end - len(s), end)) for s, end in zip(membership.sequences, ends, strict=True)]
+    columns = np.array([piece[:9] for piece in pieces], dtype=np.int64).reshape(-1, 9)
+    length_D, num_patches_D = columns[:, 4], columns[:, 8]
+    padded_D = -(-length_D // pack.document_multiple) * pack.document_multiple
+    cost_by_module = {op.module: op.of(length_D, num_patches_D) for op in strategy.costs}
+    cost_DK = scaled(list(cost_by_module.values()))
+    packed = packed_layout(sequences, grid)
+    op = strategy.balance or Balance("none")
+    layout = balance(sequences, cost_DK, padded_D, grid, op, cuts=pack.cuts)
+    order, bucket_D, slot_D, offset_D = _placed(layout, padded_D, grid)
+    columns = columns[order]
+    return StepPlan(
+        step=membership.step,
+        mesh=place.mesh,
+        num_buckets=grid.num_buckets,
+        num_microbatches=grid.num_microbatches,
+        sequences_per_microbatch=grid.sequences_per_row,
+        sequence_length=grid.sequence_length,
+        document_multiple=pack.document_multiple,
+        consumers_B=place.consumers_B,
+        broadcast=strategy.broadcast,
+        slice_axis=place.slice_axis,
+        source_names=membership.source_names,
+        source_D=columns[:, 0].astype(np.int32),
+        ordinal_D=columns[:, 1],
+        part_D=columns[:, 2].astype(np.int32),
+        start_D=columns[:, 3].astype(np.int32),
+        length_D=columns[:, 4].astype(np.int32),
+        padded_D=padded_D[order].astype(np.int32),
+        num_valid_D=columns[:, 5].astype(np.int32),
+        num_image_tokens_D=columns[:, 6].astype(np.int32),
+        num_images_D=columns[:, 7].astype(np.int32),
+        num_patches_D=columns[:, 8].astype(np.int32),
+        bucket_D=bucket_D.astype(np.int32),
+        slot_D=slot_D.astype(np.int32),
+        offset_D=offset_D.astype(np.int32),
+        cost_D=_summed(cost_by_module, len(pieces))[order],
+        global_num_valid_tokens=int(columns[:, 5].sum()),
+        progress=membership.progress,
+        report=_report(membership, strategy, place, grid, columns, cost_by_module, padded_D, packed, layout),
+        notes=membership.notes,
+        is_last=membership.is_last,
+        annotations={"num_repeated": membership.num_repeated} if membership.num_repeated else {},
+    )
+
+
+def _placed(layout: Layout, padded_D: Int64Array, grid: Grid) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """Return the documents by (bucket, slot, offset), with those three columns."""
+    extent = padded_D.tolist()
+    order: list[int] = []
+    place: list[tuple[int, int, int]] = []
+    for bucket in range(grid.num_buckets):
+        for slot in range(grid.num_microbatches):
+            for number, sequence in enumerate(layout.rows[slot][bucket]):
+                offset = number * grid.sequence_length
+                for document in layout.sequences[sequence]:
+                    order.append(document)
+                    place.append((bucket, slot, offset))
+                    offset += extent[document]
+    columns = np.array(place, dtype=np.int64).reshape(-1, 3)
+    return np.array(order, dtype=np.int64), columns[:, 0], columns[:, 1], columns[:, 2]
+
+
+def _report(
+    membership: Membership,
+    strategy: Strategy,
+    place: Place,
+    grid: Grid,
+    columns: Int64Array,
+    cost_by_module: dict[str, Float64Array],
+    padded_D: Int64Array,
+    packed: Layout,
+    layout: Layout,
+) -> PlanReport:
+    total_D = _summed(cost_by_module, len(padded_D))
+    row_tokens = grid.sequences_per_row * grid.sequence_length
+    cost_MB, packed_MB = _rows(layout, total_D), _rows(packed, total_D)
+    num_tokens = int(columns[:, 4].sum())
+    num_names = len(membership.source_names)
+    tokens_by_source = np.bincount(columns[:, 0], weights=columns[:, 4], minlength=num_names).astype(np.int64)
+    samples_by_source = np.bincount(columns[:, 0], weights=columns[:, 3] == 0, minlength=num_names).astype(np.int64)
+    names = membership.source_names
+    floor = imbalance_floor(total_D, grid.num_buckets)
+    return PlanReport(
+        fill=num_tokens / (len(layout.sequences) * grid.sequence_length),
+        cost_B={module: _rows(layout, cost_D).sum(axis=0) for module, cost_D in cost_by_module.items()},
+        imbalance=_excess(cost_MB.sum(axis=0, keepdims=True)),
+        imbalance_floor=floor,
+        imbalance_floor_capped=capped_imbalance_floor(
+            total_D, padded_D, grid.num_buckets, grid.num_microbatches * row_tokens
+        ),
+        lockstep=_excess(cost_MB),
+        lockstep_floor=lockstep_floor(total_D, padded_D, grid.num_buckets, grid.num_microbatches, row_tokens),
+        packed_imbalance=_excess(packed_MB.sum(axis=0, keepdims=True)),
+        packed_lockstep=_excess(packed_MB),
+        max_row_tokens=int(_rows(layout, padded_D.astype(np.float64)).max()),
+        tokens_by_source={name: int(tokens_by_source[i]) for i, name in enumerate(names) if tokens_by_source[i]},
+        samples_by_source={name: int(samples_by_source[i]) for i, name in enumerate(names) if tokens_by_source[i]},
+        step_flops=float(total_D.sum()) if _all_flops(strategy) else None,
+        predicted_step_s=_predicted_step_s(strategy, place, layout, cost_by_module),
+    )
+
+
+def _all_flops(strategy: Strategy) -> bool:
+    return bool(strategy.costs) and all(op.function.is_flops for op in strategy.costs)
+
+
+def _predicted_step_s(
+    strategy: Strategy, place: Place, layout: Layout, cost_by_module: dict[str, Float64Array]
+) -> float | None:
+    """Return seconds of a step in which all ranks meet in every slot, or None without FLOP/s for every module.
+
+    A row's work is shared by the ranks that receive it. With pipeline stages a slot takes as long as one stage, and the
+    pipeline fills and drains once: sum over slots of t plus (stages - 1) * max t, exact for stages of equal work.
+    """
+    speeds = [op.function.flops_per_s for op in strategy.costs]
+    if not speeds or not _all_flops(strategy) or any(speed is None for speed in speeds):
+        return None
+    ranks = len(place.consumers_B[0])
+    seconds_MB = np.zeros((len(layout.rows), len(layout.rows[0])))
+    for op in strategy.costs:
+        seconds_MB += _rows(layout, cost_by_module[op.module]) / (float(op.function.flops_per_s or 0.0) * ranks)
+    slowest_M = seconds_MB.max(axis=1)
+    return float(slowest_M.sum() + (place.mesh.size("pp") - 1) * slowest_M.max())
+
+
+def _rows(layout: Layout, value_D: Float64Array) -> Float64Array:
+    """Return the sum of a column over each row, [M, B]."""
+    return np.array(
+        [[value_D[[d for s in row for d in layout.sequences[s]]].sum() for row in slot] for slot in layout.rows],
+        dtype=np.float64,
+    )
+
+
+def _excess(cost_MB: Float64Array) -> float:
+    total = float(cost_MB.sum())
+    return float(cost_MB.max(axis=1).sum()) * cost_MB.shape[1] / total - 1.0 if total > 0 else 0.0
+
+
+def _summed(cost_by_module: dict[str, Float64Array], num_documents: int) -> Float64Array:
+    return np.sum([np.zeros(num_documents), *cost_by_module.values()], axis=0)

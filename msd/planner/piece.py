@@ -1,0 +1,55 @@
+"""A document before it has a place: a whole part of a row, or a piece of one that was cut."""
+
+# L = runs of labelled positions.
+
+from typing import NamedTuple
+
+Runs = tuple[tuple[int, int], ...]
+"""Half-open runs of positions of the whole part that carry a label."""
+
+
+class Piece(NamedTuple):
+    """Tokens `[start, start + length)` of a part, with what a plan must know of them."""
+
+    source: int
+    """Index among the planner's sources, in order of name."""
+    ordinal: int
+    part: int
+    start: int
+    length: int
+    num_valid: int
+    num_image_tokens: int
+    """Placeholders at the head of the piece; never cut."""
+    num_images: int
+    num_patches: int
+    runs: Runs = ()
+    """Kept only where parts may be cut."""
+
+    def cut(self, length: int) -> "tuple[Piece, Piece]":
+        """Return the first `length` tokens and the rest, each a document of its own.
+
+        The last token of a piece has no target inside the piece, so its label is lost.
+
+        Raises:
+            ValueError: If the cut would go through image placeholders, or leave one side empty.
+        """
+        if not max(1, self.num_image_tokens) <= length < self.length:
+            raise ValueError(
+                f"cannot cut {self.length} tokens with {self.num_image_tokens} image placeholders at {length}"
+            )
+        middle, end = self.start + length, self.start + self.length
+        head = self._replace(length=length, num_valid=num_valid_between(self.runs, self.start, middle))
+        tail = self._replace(
+            start=middle,
+            length=self.length - length,
+            num_valid=num_valid_between(self.runs, middle, end),
+            num_image_tokens=0,
+            num_images=0,
+            num_patches=0,
+        )
+        return head, tail
+
+
+def num_valid_between(runs: Runs, start: int, end: int) -> int:
+    """Return how many labels a piece [start, end) keeps: its last token has none."""
+    return sum(max(0, min(last, end - 1) - max(first, start)) for first, last in runs)

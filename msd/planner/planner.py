@@ -1,0 +1,309 @@
+"""Decide one step after the other, from metadata alone.
+
+Feed it metadata of rows in order (`observe`), ask for the next step (`plan`). What a step holds depends on weights,
+lengths and progress, never on the mesh; where it goes is decided by the strategy's layout ops. No clock, no I/O.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from msd.core.plan import StepPlan
+from msd.core.sample import MetaTable
+from msd.core.state import StateDict
+from msd.errors import EngineError, InputError, MsdError, PlanError
+from msd.planner.check import check_plan
+from msd.planner.intake import SourceIntake
+from msd.planner.lower import Membership, Place, lower
+from msd.planner.piece import Piece
+from msd.planner.primitives.mix import Credits
+from msd.planner.primitives.pack import Packer, begin
+from msd.planner.progress import expect_geometry, first_needed, pieces_from_state, pieces_to_state, source_states
+from msd.planner.settings import PlannerSettings
+from msd.planner.strategy import compile_strategy
+
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Starved:
+    """The source that must be drawn next has not been observed far enough."""
+
+    source: str
+    ordinal: int
+    """The row that is needed."""
+
+
+class Planner:
+    """Plans the steps of a run. Equal settings and equal tables give equal plans, however the tables were cut."""
+
+    def __init__(self, settings: PlannerSettings) -> None:
+        """Stand before the first step.
+
+        Raises:
+            ConfigError: If the strategy does not give a complete graph.
+            InputError: If no source has a row.
+        """
+        if not any(terms.rows_per_epoch and terms.total_ordinals != 0 for terms in settings.sources):
+            names = ", ".join(terms.name for terms in settings.sources)
+            raise InputError(f"no source has a row (sources: {names}); check their paths and splits")
+        self.settings = settings
+        self.strategy = compile_strategy(settings)
+        self.closing_notes: tuple[str, ...] = ()
+        """Why the run ended and what stayed undelivered, once `plan` has returned None."""
+        self._terms = tuple(sorted(settings.sources, key=lambda terms: terms.name))
+        self._names = tuple(terms.name for terms in self._terms)
+        self._place = Place(
+            mesh=settings.mesh,
+            consumers_B=self.strategy.distribute.consumers(self.strategy.tree),
+            num_microbatches=settings.num_microbatches,
+            slice_axis="cp" if settings.mesh.size("cp") > 1 and settings.batch.slice == "zigzag" else None,
+        )
+        self._restart(self._new_intakes(), Credits(len(self._names)), carry=(), step=0)
+
+    @property
+    def step(self) -> int:
+        """The step that `plan` gives next."""
+        return self._step
+
+    def needs(self, source: str) -> int:
+        """Return the ordinal of the next row of `source` that was not observed yet."""
+        return self._intake(source).needs
+
+    def observe(self, table: MetaTable) -> None:
+        """Take metadata of the rows of a source that follow those observed.
+
+        Raises:
+            ValueError: If the table does not start at `needs(source)`, or cannot be true.
+        """
+        self._intake(table.source).observe(table, max_tokens=self.strategy.pack.sequence_length)
+
+    def plan(self) -> StepPlan | Starved | None:
+        """Return the next step, or the row that is needed for it, or None when the run has ended.
+
+        After `Starved`, observe that row (and as many after it as at hand) and call again: the step goes on where it
+        stopped.
+
+        Raises:
+            BadSampleRateError: If a source fails too often.
+            SourceError: If an epoch of a source gives no sample.
+            EngineError: If a source with `on_exhausted: error` ends.
+            InputError: If every source that has a weight is empty.
+            PlanError: If a strategy or a cost function breaks a rule of plans.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._is_over:
+            return None
+        try:
+            starved = self._fill()
+            return starved if starved is not None else self._close()
+        except MsdError as error:
+            self._error = error
+            raise
+
+    def state_dict(self) -> StateDict:
+        """Return the position after the last plan, JSON-able; a step that is being filled is not part of it."""
+        return self._position
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Stand where `state` was saved, on this mesh. What was observed is forgotten.
+
+        Raises:
+            StateError: If a setting that the order depends on differs, naming it; nothing is changed then.
+        """
+        expect_geometry(state, self._geometry())
+        intakes, credits = self._new_intakes(), Credits(len(self._names))
+        source_states(state, intakes, credits)
+        carry = pieces_from_state(state, self._names)
+        self._restart(intakes, credits, carry=carry, step=state["step"])
+
+    @staticmethod
+    def first_needed(progress: StateDict) -> dict[str, int]:
+        """Return for each source the first row that steps after `progress` may still hold."""
+        return first_needed(progress)
+
+    def _restart(self, intakes: list[SourceIntake], credits: Credits, *, carry: tuple[Piece, ...], step: int) -> None:
+        self._intakes = intakes
+        self._by_name = {intake.terms.name: intake for intake in intakes}
+        self._credits = credits
+        self._carry = carry
+        self._step = step
+        self._packer: Packer | None = None
+        self._notes: list[str] = []
+        self._is_over = False
+        self._error: MsdError | None = None
+        self.closing_notes = ()
+        self._position = self._snapshot()
+
+    def _fill(self) -> Starved | None:
+        """Draw until the step closes, the run ends, or a row is missing."""
+        if self._packer is None:
+            self._packer = begin(self.strategy.pack, self._carry)
+            self._notes = self._empty_sources() if self._step == 0 else []
+            self._set_shares()
+        packer, by_tokens = self._packer, self.settings.mixture.unit == "tokens"
+        while not packer.is_closed and not self._is_stopped and self._credits.has_live:
+            source = self._credits.largest()
+            intake = self._intakes[source]
+            piece = intake.draw()
+            if piece is not None:
+                self._credits.take(source, piece.length if by_tokens else 1)
+                packer.offer(piece)
+            elif intake.is_ended:
+                self._end(source)
+            else:
+                return Starved(intake.terms.name, intake.needs)
+        return None
+
+    def _end(self, source: int) -> None:
+        """Act on the end of a source: `stop`, `drop` or `error`."""
+        intake = self._intakes[source]
+        name, rows = intake.terms.name, intake.terms.total_ordinals
+        if intake.terms.end == "error":
+            raise EngineError(
+                f"source {name!r} is exhausted at step {self._step} after {rows} rows ({intake.num_samples} samples) and "
+                "on_exhausted is error; raise its max_epochs, or set on_exhausted to stop or drop"
+            )
+        if intake.terms.end == "drop":
+            self._notes.append(f"source {name!r} ended after {rows} rows; its share goes to the others")
+            self._set_shares()
+            if self._credits.has_live:
+                self._credits.spread(source)
+        else:
+            self._notes.append(f"source {name!r} ended after {rows} rows and ends the run")
+
+    def _close(self) -> StepPlan | None:
+        packer = self._packer
+        assert packer is not None
+        pieces = [piece for sequence in packer.sequences for piece in sequence]
+        is_ending = not packer.is_closed
+        if is_ending and not pieces:
+            return self._finish(())
+        num_repeated = 0
+        if packer.num_empty:
+            if self.settings.batch.last == "drop":
+                return self._finish(pieces)
+            if self.settings.batch.last == "repeat_tail":
+                num_repeated = self._repeat(packer, pieces)
+        carry: tuple[Piece, ...] = () if num_repeated else tuple(packer.carry)
+        is_last = is_ending and not self._has_step(carry)
+        if is_last and carry:
+            self._notes.append(_undelivered(carry))
+        plan = self._lowered(packer, carry, num_repeated=num_repeated, is_last=is_last)
+        return plan
+
+    def _lowered(self, packer: Packer, carry: tuple[Piece, ...], *, num_repeated: int, is_last: bool) -> StepPlan:
+        """Return the checked plan and stand after it."""
+        step, before = self._step, self._carry
+        self._step, self._carry = step + 1, carry
+        progress = self._snapshot()
+        membership = Membership(
+            step=step,
+            source_names=self._names,
+            sequences=packer.sequences,
+            progress=progress,
+            notes=tuple(self._notes),
+            num_repeated=num_repeated,
+            is_last=is_last,
+        )
+        try:
+            plan = lower(membership, self.strategy, self._place)
+            members = np.array([piece[:5] for s in packer.sequences for piece in s], dtype=np.int64).reshape(-1, 5)
+            broken = check_plan(plan, members)
+            if broken:
+                raise PlanError(f"the plan of step {step} breaks {len(broken)} rules: {'; '.join(broken)}")
+        except MsdError:
+            self._step, self._carry = step, before
+            raise
+        self._position, self._packer = progress, None
+        return plan
+
+    def _repeat(self, packer: Packer, pieces: list[Piece]) -> int:
+        """Place this step's own documents again until no sequence is empty; return how many were."""
+        for piece in cycle(pieces):
+            if not packer.num_empty:
+                break
+            packer.offer(piece)
+        num_repeated = sum(len(sequence) for sequence in packer.sequences) - len(pieces)
+        self._notes.append(f"the last step repeats {num_repeated} of its own documents (batch.last: repeat_tail)")
+        return num_repeated
+
+    def _has_step(self, carry: tuple[Piece, ...]) -> bool:
+        """Return whether what is carried gives another step when nothing more is drawn."""
+        if not carry or self.settings.batch.last != "drop":
+            return bool(carry)
+        return begin(self.strategy.pack, carry).num_empty == 0
+
+    def _finish(self, undelivered: "list[Piece] | tuple[()]") -> None:
+        self._is_over = True
+        self.closing_notes = (*self._notes, *((_undelivered(undelivered),) if undelivered else ()))
+
+    @property
+    def _is_stopped(self) -> bool:
+        return any(
+            intake.is_ended and intake.terms.end in ("stop", "repeat") and not intake.is_empty
+            for intake in self._intakes
+        )
+
+    def _set_shares(self) -> None:
+        """Take the weights of this step, over the sources that still have rows."""
+        shares = self.strategy.mix.schedule.shares(self._step)
+        live = [0.0 if intake.is_ended else share for share, intake in zip(shares, self._intakes, strict=True)]
+        self._credits.set_shares(live)
+        if not any(live) and not any(intake.is_ended and not intake.is_empty for intake in self._intakes):
+            names = ", ".join(name for name, share in zip(self._names, shares, strict=True) if share)
+            raise InputError(
+                f"step {self._step}: every source with a weight is empty ({names}); give a source with rows a weight"
+            )
+
+    def _empty_sources(self) -> list[str]:
+        return [
+            f"source {intake.terms.name!r} has no rows and is left out" for intake in self._intakes if intake.is_empty
+        ]
+
+    def _snapshot(self) -> StateDict:
+        credit_S = self._credits.as_list()
+        return {
+            **{key: value for key, (value, _) in self._geometry().items()},
+            "step": self._step,
+            "sources": {
+                intake.terms.name: {**intake.state_dict(), "credit": credit}
+                for intake, credit in zip(self._intakes, credit_S, strict=True)
+            },
+            "carry": pieces_to_state(self._carry, self._names),
+        }
+
+    def _geometry(self) -> Mapping[str, tuple[Any, str]]:
+        """Return what the order depends on: key to (value, name of the setting)."""
+        pack = self.strategy.pack
+        return {
+            "version": (STATE_VERSION, "version of the planner's state"),
+            "unit": (self.settings.mixture.unit, "mixture.unit"),
+            "sequence_length": (pack.sequence_length, "batch.sequence_length"),
+            "global_batch_size": (pack.num_sequences, "batch.global_batch_size"),
+            "packing": (pack.method, "batch.packing.method"),
+            "lookahead": (pack.lookahead, "batch.packing.lookahead"),
+            "document_multiple": (pack.document_multiple, "batch.document_multiple"),
+            "last": (self.settings.batch.last, "batch.last"),
+        }
+
+    def _new_intakes(self) -> list[SourceIntake]:
+        keep_runs = self.strategy.pack.cuts
+        return [SourceIntake(terms, index, keep_runs=keep_runs) for index, terms in enumerate(self._terms)]
+
+    def _intake(self, source: str) -> SourceIntake:
+        if source not in self._by_name:
+            raise ValueError(f"there is no source {source!r} (sources: {', '.join(self._names)})")
+        return self._by_name[source]
+
+
+def _undelivered(pieces: "list[Piece] | tuple[Piece, ...]") -> str:
+    num_tokens = sum(piece.length for piece in pieces)
+    return (
+        f"{len(pieces)} documents of {num_tokens} tokens stay undelivered because the last step is incomplete; "
+        "batch.last: pad delivers them"
+    )

@@ -1,0 +1,65 @@
+"""What each document of a step costs, per module, and the integers that balancing compares."""
+
+# D = documents of the step. K = modules with a cost above zero.
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from msd.core.arrays import Float64Array, Int64Array
+from msd.core.cost import CostFunction
+from msd.errors import ConfigError, PlanError
+
+MODULES = ("backbone", "encoder")
+_STEP_TOTAL = float(1 << 40)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Op of a graph: this function says what a document costs in one module."""
+
+    function: CostFunction
+    module: str = "backbone"
+
+    def __post_init__(self) -> None:
+        if self.module not in MODULES:
+            raise ConfigError(f"cost has no module {self.module!r}; the modules are {', '.join(MODULES)}")
+
+    def of(self, length_D: Int64Array, num_patches_D: Int64Array) -> Float64Array:
+        """Return the cost of each document.
+
+        The function's first argument is the length that the module sees: real tokens for the backbone, image patches
+        for the encoder.
+
+        Raises:
+            PlanError: If the function returns another shape, or a cost that is negative or not finite.
+        """
+        seen_D = num_patches_D if self.module == "encoder" else length_D
+        cost_D = np.asarray(self.function(seen_D, num_patches_D), dtype=np.float64)
+        if cost_D.shape != seen_D.shape or not np.isfinite(cost_D).all() or (cost_D < 0).any():
+            raise PlanError(
+                f"cost function of {self.module!r} must return one finite number of at least 0 for each of "
+                f"{len(seen_D)} documents; it returned shape {cost_D.shape} with minimum "
+                f"{cost_D.min() if cost_D.size else None}"
+            )
+        return cost_D
+
+    def __str__(self) -> str:
+        return f"cost({self.function}, module={self.module!r})"
+
+
+def scaled(cost_by_module: Sequence[Float64Array]) -> Int64Array:
+    """Return integer costs [D, K]: in each module the documents of the step sum to about 2**40.
+
+    Comparing integers makes a layout the same on every machine; equal totals make modules comparable, so that the
+    largest of a bucket's columns is its normalised joint cost. Modules that cost nothing in this step are left out.
+    """
+    columns = []
+    for cost_D in cost_by_module:
+        total = math.fsum(cost_D.tolist())
+        if total > 0:
+            columns.append(np.rint(cost_D * (_STEP_TOTAL / total)).astype(np.int64))
+    num_documents = len(cost_by_module[0]) if cost_by_module else 0
+    return np.stack(columns, axis=1) if columns else np.zeros((num_documents, 0), dtype=np.int64)

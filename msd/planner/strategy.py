@@ -1,0 +1,91 @@
+"""Which graph a run follows: the default, or the user's function of (graph, context)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msd.core.cost import CostFunction
+from msd.errors import ConfigError
+from msd.planner.config import BalanceConfig, BatchConfig
+from msd.planner.dgraph import DGraph, Strategy
+from msd.planner.place_tree import ClientPlaceTree
+from msd.planner.schedule import MixtureSchedule
+from msd.planner.settings import PlannerSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyContext:
+    """What the configuration says, for a strategy to use or to replace."""
+
+    schedule: MixtureSchedule
+    batch: BatchConfig
+    document_multiple: int
+    lookahead: int
+    num_microbatches: int
+    balance: BalanceConfig
+    cost: Mapping[str, CostFunction]
+    broadcast: tuple[str, ...]
+
+
+StrategyFunction = Callable[[DGraph, StrategyContext], DGraph]
+
+
+def default_strategy(graph: DGraph, context: StrategyContext) -> DGraph:
+    """Mix, pack, one bucket for each data-parallel coordinate, even out cost, broadcast as configured."""
+    graph = mix_and_pack(graph, context).distribute("dp")
+    for module, function in context.cost.items():
+        graph = graph.cost(function, module)
+    if context.balance.method != "none":
+        graph = graph.balance(context.balance.method, context.balance.across, min_gain=context.balance.min_gain)
+    for axis in context.broadcast:
+        graph = graph.broadcast_at(axis)
+    return graph
+
+
+def mix_and_pack(graph: DGraph, context: StrategyContext) -> DGraph:
+    """Return the graph with the mixture and packing of the configuration, for strategies that change the layout."""
+    return graph.mix(context.schedule).pack(
+        context.batch.packing.method,
+        num_sequences=context.batch.global_batch_size,
+        sequence_length=context.batch.sequence_length,
+        document_multiple=context.document_multiple,
+        lookahead=context.lookahead,
+    )
+
+
+def compile_strategy(settings: PlannerSettings) -> Strategy:
+    """Return what planning follows.
+
+    Raises:
+        ConfigError: If the strategy returns something else than a complete graph, or one whose buckets and microbatches
+            do not divide the sequences of a step.
+    """
+    function: Callable[..., Any] = settings.strategy or default_strategy
+    context = StrategyContext(
+        schedule=MixtureSchedule.of([terms.name for terms in settings.sources], settings.mixture),
+        batch=settings.batch,
+        document_multiple=settings.document_multiple,
+        lookahead=settings.lookahead,
+        num_microbatches=settings.num_microbatches,
+        balance=settings.balance,
+        cost=settings.cost,
+        broadcast=settings.broadcast,
+    )
+    graph = function(DGraph.over(ClientPlaceTree(settings.mesh)), context)
+    strategy = graph.plan() if isinstance(graph, DGraph) else graph
+    if not isinstance(strategy, Strategy):
+        raise ConfigError(
+            f"strategy must return the graph it was given, made longer; {function!r} returned {type(graph).__name__}"
+        )
+    pack, rows = strategy.pack, len(strategy.distribute.consumers(strategy.tree)) * settings.num_microbatches
+    if pack.num_sequences % rows:
+        raise ConfigError(
+            f"batch.global_batch_size {pack.num_sequences} does not divide into {rows} rows (buckets * num_microbatches); "
+            f"set it to a multiple of {rows}"
+        )
+    if pack.sequence_length % pack.document_multiple:
+        raise ConfigError(
+            f"batch.sequence_length {pack.sequence_length} is not a multiple of document_multiple "
+            f"{pack.document_multiple}; set it to {pack.sequence_length // pack.document_multiple * pack.document_multiple}"
+        )
+    return strategy
