@@ -123,6 +123,21 @@ def test_every_command_shown_exists(page):
                 assert (ROOT / words[0]).is_file(), where
 
 
+def test_the_command_page_has_every_command_with_its_options():
+    from typer.main import get_command
+
+    from msd.cli.main import app
+
+    text = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
+    chunks = {chunk.partition("\n")[0]: chunk for chunk in re.split(r"^## ", text, flags=re.MULTILINE)[1:]}
+    commands = get_command(app).commands
+    assert list(chunks) == [f"msd {name}" for name in commands]
+    for name, command in commands.items():
+        options = {option.opts[0] for option in command.params if option.opts[0].startswith("--")}
+        written = set(re.findall(r"^\| `(--\w+)", chunks[f"msd {name}"], flags=re.MULTILINE))
+        assert written == options - {"--help"}, name
+
+
 RUNNABLE = [page for page in PAGES if "tutorials" not in page.parts and any(blocks(page, "python"))]
 
 
