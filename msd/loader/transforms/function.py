@@ -98,7 +98,7 @@ class FunctionStep(Step):
         if given is None:
             return []
         if isinstance(given, Mapping):
-            return [dict(given)]
+            return [_copied(given)]
         if isinstance(given, types.GeneratorType):
             given = list(given)
         if not isinstance(given, list | tuple):
@@ -106,7 +106,7 @@ class FunctionStep(Step):
         for sample in given:
             if not isinstance(sample, Mapping):
                 raise WrongType(f"the function must return dicts, got a list with {type(sample).__name__}")
-        return [dict(sample) for sample in given]
+        return [_copied(sample) for sample in given]
 
     def identity(self) -> dict[str, Any]:
         """Return what identifies the function, and the version its author gave it."""
@@ -220,8 +220,12 @@ def _how_to_pass_rng(function: Callable[..., Any], options: Mapping[str, Any], s
     return how
 
 
-def _copied(fields: Fields) -> Fields:
-    """Return a copy whose lists, dictionaries and arrays are the function's own."""
+def _copied(fields: Mapping[str, Any]) -> Fields:
+    """Return a copy with lists, dictionaries and arrays of its own.
+
+    On the way in, so that a function cannot change rows that a source holds; on the way out, so that one which fills
+    the same buffer for every sample does not change those it made before.
+    """
     return {name: _own(value) for name, value in fields.items()}
 
 

@@ -27,7 +27,7 @@ class Tokenizer(Protocol):
     digest: str
     """Identity of the vocabulary and rules: equal on every machine that has the same file."""
     num_ids: int
-    """Every id that text gives is below it."""
+    """Every id of the vocabulary is below it."""
     eos_id: int | None
     """What ends a document, by its usual spellings."""
     bos_id: int | None
@@ -49,13 +49,13 @@ class Tokenizer(Protocol):
 
 
 class ByteTokenizer:
-    """UTF-8 bytes: an id is a byte's value; 256 ends a document, 257 begins one; 258 is left for images."""
+    """UTF-8 bytes: an id is a byte's value; 256 ends a document, 257 begins one, 258 stands for image patches."""
 
     digest = "bytes-1"
-    num_ids = 258
+    num_ids = 259
     eos_id: int | None = 256
     bos_id: int | None = 257
-    image_id: int | None = None
+    image_id: int | None = 258
 
     def encode(self, texts: Sequence[str]) -> list[Int32Array | Exception]:
         """Return the bytes of each text; text that has no UTF-8 form (a lone surrogate) fails."""
