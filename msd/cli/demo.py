@@ -1,8 +1,11 @@
 """`msd demo`: several real sources mixed, packed and balanced, from nothing, in under a minute."""
 
+import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,13 +28,28 @@ def demo(
     """Make a small real corpus, plan it, stream batches to every rank of a small mesh, and show what came out."""
     folder = Path(tempfile.mkdtemp(prefix="msd-demo-"))
     try:
-        told = _run((keep or folder / "corpus"), steps, quiet=as_json)
+        with _cache_in(folder / "cache" if keep is None else None):
+            told = _run((keep or folder / "corpus"), steps, quiet=as_json)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if as_json:
         output.print_json(told)
     elif keep is not None:
         output.note(f"the corpus is kept: msd plan {keep}/corpus.yaml --steps 20")
+
+
+@contextmanager
+def _cache_in(folder: Path | None) -> Iterator[None]:
+    """Keep indexes in `folder` for a while: those of a corpus that is about to go are of no use to anybody."""
+    before = os.environ.get("MSD_CACHE")
+    if folder is not None:
+        os.environ["MSD_CACHE"] = str(folder)
+    try:
+        yield
+    finally:
+        if folder is not None:
+            os.environ.pop("MSD_CACHE")
+            os.environ |= {} if before is None else {"MSD_CACHE": before}
 
 
 def _run(target: Path, steps: int, *, quiet: bool) -> dict[str, Any]:

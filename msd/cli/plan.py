@@ -51,7 +51,7 @@ def plan(
         return
     print_outlook(config, outlook)
     for text in _explanation(kept).values():
-        output.stdout().print(text, markup=False)
+        output.stdout().print(text, markup=False, soft_wrap=True)
     if explain is not None and explain not in kept:
         output.note(f"there is no step {explain}: the run ends after {outlook.num_steps} steps")
 

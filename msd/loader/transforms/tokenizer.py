@@ -87,7 +87,7 @@ class FileTokenizer:
         except Exception as error:
             raise ConfigError(
                 f"tokenizer {path!r} is not a tokenizer.json that tokenizers {tokenizers.__version__} can read: "
-                f"{' '.join(str(error).split())}"
+                f"{' '.join(str(error).split())}; write it again, or use tokenizer: bytes"
             ) from None
         dropout = getattr(self._tokenizer.model, "dropout", None)
         if dropout:

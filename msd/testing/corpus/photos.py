@@ -92,7 +92,7 @@ def _photo(originals: dict[str, Image.Image], number: int, seed: int) -> Photo:
     place = f"columns {left} to {left + box_width} and rows {top} to {top + box_height} of {name}"
     caption = (
         f"Part of the photograph {name}: {place}, shown at {width} by {height} pixels. "
-        f"Most of it is {' and '.join(_dominant_colours(crop))}."
+        f"Its commonest colours are {' and '.join(_dominant_colours(crop))}."
     )
     return Photo(f"{number:06d}", encoded.getvalue(), caption, width, height)
 
