@@ -1,4 +1,4 @@
-"""Cost functions from metadata alone: FLOPs of a transformer, sums of squares, tokens, a fitted curve, the user's own."""
+"""Costs from metadata alone: FLOPs of a transformer, sums of squares, tokens, a fitted curve, a user's function."""
 
 # D = documents.
 

@@ -1,6 +1,6 @@
 """How a step is decided, declared as a graph: immutable, each call returns a longer one, `plan()` ends it.
 
-    DGraph.over(tree).mix(schedule).pack("best_fit", ...).distribute("dp").cost(f).balance("lpt").broadcast_at("tp").plan()
+    DGraph.over(tree).mix(schedule).pack("best_fit", ...).distribute("dp").cost(f).balance("lpt").plan()
 
 Ops before `distribute` decide what a step holds and know no mesh; those after it decide where things go.
 """
@@ -133,7 +133,7 @@ class DGraph:
         return [op for op in self.ops if isinstance(op, kind)]
 
     def _with(self, op: Op) -> "DGraph":
-        if not isinstance(op, Cost | BroadcastAt) and self._all(type(op)):
+        if not isinstance(op, Cost | BroadcastAt) and any(type(known) is type(op) for known in self.ops):
             raise ConfigError(f"{_NAMES[type(op)]} stands twice in the graph; leave one out")
         return DGraph(self.tree, (*self.ops, op))
 

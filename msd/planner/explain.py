@@ -11,11 +11,11 @@ def explain(plan: StepPlan) -> str:
     """Return a plan as text: what the step holds, how even it is and why no evener, then each row."""
     report = plan.report
     lines = [
-        f"step {plan.step}  mesh {plan.mesh}  {plan.num_documents} documents in "
-        f"{plan.num_buckets} x {plan.num_microbatches} rows of {plan.sequences_per_microbatch} x {plan.sequence_length} tokens",
+        f"step {plan.step}  mesh {plan.mesh}  {plan.num_documents} documents in {plan.num_buckets} x "
+        f"{plan.num_microbatches} rows of {plan.sequences_per_microbatch} x {plan.sequence_length} tokens",
         f"  fill {report.fill:.2%}, labels {plan.global_num_valid_tokens}, fullest row {report.max_row_tokens} tokens",
-        f"  imbalance {report.imbalance:.2%} (packed {report.packed_imbalance:.2%}, floor {report.imbalance_floor:.2%}, "
-        f"with caps {report.imbalance_floor_capped:.2%})",
+        f"  imbalance {report.imbalance:.2%} (packed {report.packed_imbalance:.2%}, "
+        f"floor {report.imbalance_floor:.2%}, with caps {report.imbalance_floor_capped:.2%})",
         f"  lockstep  {report.lockstep:.2%} (packed {report.packed_lockstep:.2%}, floor {report.lockstep_floor:.2%})",
     ]
     if report.step_flops is not None:

@@ -22,9 +22,7 @@ def imbalance_floor(cost_D: Float64Array, num_buckets: int) -> float:
     return max(0.0, float(bound.max()) * num_buckets / total - 1.0)
 
 
-def capped_imbalance_floor(
-    cost_D: Float64Array, padded_D: Int64Array, num_buckets: int, bucket_tokens: int
-) -> float:
+def capped_imbalance_floor(cost_D: Float64Array, padded_D: Int64Array, num_buckets: int, bucket_tokens: int) -> float:
     """Return the floor when a bucket holds at most `bucket_tokens`: never below `imbalance_floor`.
 
     The other buckets hold at most their cap, so the bucket with the heaviest document must take what is left of the

@@ -45,6 +45,7 @@ class SourceIntake:
         self.num_tokens = 0
         self.num_samples = 0
         self.is_ended = terms.rows_per_epoch == 0 or terms.total_ordinals == 0
+        self._observed_end = 0
         self._keep_runs = keep_runs
         self._bad: dict[int, int] = {}
         self._survivor_epoch = -1
@@ -118,9 +119,7 @@ class SourceIntake:
         self.ordinal, self.part = (ordinal, part + 1) if more else (ordinal + 1, 0)
         self.num_tokens += length
         self.num_samples += 1
-        return Piece(
-            self.index, ordinal, part, 0, length, num_valid, num_image_tokens, num_images, num_patches, runs
-        )
+        return Piece(self.index, ordinal, part, 0, length, num_valid, num_image_tokens, num_images, num_patches, runs)
 
     def state_dict(self) -> StateDict:
         """Return position and counts."""
@@ -146,7 +145,7 @@ class SourceIntake:
         self.ordinal, self.part = state["ordinal"], state["part"]
         self.num_tokens, self.num_samples = state["tokens"], state["samples"]
         self.is_ended = state["ended"]
-        self._bad = {bucket: count for bucket, count in state["bad"]}
+        self._bad = {int(bucket): int(count) for bucket, count in state["bad"]}
         self._survivor_epoch = state["survivor_epoch"]
         self._barren_epoch, *self._barren = state["barren"]
         self._clear_observed()
@@ -228,8 +227,8 @@ class SourceIntake:
         counts = ", ".join(f"{self._barren[kind]} {word}" for kind, word in _KINDS.items() if self._barren[kind])
         failures = f"; the newest failures are {self._newest_failures()}" if self._newest else ""
         return (
-            f"source {self.terms.name!r}: {span} of {self.terms.rows_per_epoch} rows gave no sample ({counts}){failures}; "
-            "loosen its filters, repair its transforms, or leave it out with weight 0"
+            f"source {self.terms.name!r}: {span} of {self.terms.rows_per_epoch} rows gave no sample ({counts})"
+            f"{failures}; loosen its filters, repair its transforms, or leave it out with weight 0"
         )
 
     def _newest_failures(self) -> str:

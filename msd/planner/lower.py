@@ -181,10 +181,11 @@ def _predicted_step_s(
 
 def _rows(layout: Layout, value_D: Float64Array) -> Float64Array:
     """Return the sum of a column over each row, [M, B]."""
-    return np.array(
-        [[value_D[[d for s in row for d in layout.sequences[s]]].sum() for row in slot] for slot in layout.rows],
-        dtype=np.float64,
-    )
+    of_row = layout.documents
+    members = np.array([d for row in of_row for d in row], dtype=np.int64)
+    row_D = np.repeat(np.arange(len(of_row)), [len(row) for row in of_row])
+    total_R: Float64Array = np.bincount(row_D, weights=value_D[members], minlength=len(of_row)).astype(np.float64)
+    return total_R.reshape(len(layout.rows), -1)
 
 
 def _excess(cost_MB: Float64Array) -> float:
@@ -193,4 +194,5 @@ def _excess(cost_MB: Float64Array) -> float:
 
 
 def _summed(cost_by_module: dict[str, Float64Array], num_documents: int) -> Float64Array:
-    return np.sum([np.zeros(num_documents), *cost_by_module.values()], axis=0)
+    total_D: Float64Array = np.sum([np.zeros(num_documents), *cost_by_module.values()], axis=0)
+    return total_D

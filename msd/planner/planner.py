@@ -62,6 +62,7 @@ class Planner:
             num_microbatches=settings.num_microbatches,
             slice_axis="cp" if settings.mesh.size("cp") > 1 and settings.batch.slice == "zigzag" else None,
         )
+        self._error: MsdError | None = None
         self._restart(self._new_intakes(), Credits(len(self._names)), carry=(), step=0)
 
     @property
@@ -135,7 +136,8 @@ class Planner:
         self._packer: Packer | None = None
         self._notes: list[str] = []
         self._is_over = False
-        self._error: MsdError | None = None
+        self._is_stopped = any(intake.is_ended and _stops(intake) for intake in intakes)
+        self._error = None
         self.closing_notes = ()
         self._position = self._snapshot()
 
@@ -165,8 +167,8 @@ class Planner:
         name, rows = intake.terms.name, intake.terms.total_ordinals
         if intake.terms.end == "error":
             raise EngineError(
-                f"source {name!r} is exhausted at step {self._step} after {rows} rows ({intake.num_samples} samples) and "
-                "on_exhausted is error; raise its max_epochs, or set on_exhausted to stop or drop"
+                f"source {name!r} is exhausted at step {self._step} after {rows} rows ({intake.num_samples} samples) "
+                "and on_exhausted is error; raise its max_epochs, or set on_exhausted to stop or drop"
             )
         if intake.terms.end == "drop":
             self._notes.append(f"source {name!r} ended after {rows} rows; its share goes to the others")
@@ -174,6 +176,7 @@ class Planner:
             if self._credits.has_live:
                 self._credits.spread(source)
         else:
+            self._is_stopped = True
             self._notes.append(f"source {name!r} ended after {rows} rows and ends the run")
 
     def _close(self) -> StepPlan | None:
@@ -182,19 +185,20 @@ class Planner:
         pieces = [piece for sequence in packer.sequences for piece in sequence]
         is_ending = not packer.is_closed
         if is_ending and not pieces:
-            return self._finish(())
+            self._finish(())
+            return None
         num_repeated = 0
         if packer.num_empty:
             if self.settings.batch.last == "drop":
-                return self._finish(pieces)
+                self._finish((*pieces, *packer.carry))
+                return None
             if self.settings.batch.last == "repeat_tail":
                 num_repeated = self._repeat(packer, pieces)
         carry: tuple[Piece, ...] = () if num_repeated else tuple(packer.carry)
         is_last = is_ending and not self._has_step(carry)
         if is_last and carry:
             self._notes.append(_undelivered(carry))
-        plan = self._lowered(packer, carry, num_repeated=num_repeated, is_last=is_last)
-        return plan
+        return self._lowered(packer, carry, num_repeated=num_repeated, is_last=is_last)
 
     def _lowered(self, packer: Packer, carry: tuple[Piece, ...], *, num_repeated: int, is_last: bool) -> StepPlan:
         """Return the checked plan and stand after it."""
@@ -238,16 +242,9 @@ class Planner:
             return bool(carry)
         return begin(self.strategy.pack, carry).num_empty == 0
 
-    def _finish(self, undelivered: "list[Piece] | tuple[()]") -> None:
+    def _finish(self, undelivered: tuple[Piece, ...]) -> None:
         self._is_over = True
         self.closing_notes = (*self._notes, *((_undelivered(undelivered),) if undelivered else ()))
-
-    @property
-    def _is_stopped(self) -> bool:
-        return any(
-            intake.is_ended and intake.terms.end in ("stop", "repeat") and not intake.is_empty
-            for intake in self._intakes
-        )
 
     def _set_shares(self) -> None:
         """Take the weights of this step, over the sources that still have rows."""
@@ -301,7 +298,11 @@ class Planner:
         return self._by_name[source]
 
 
-def _undelivered(pieces: "list[Piece] | tuple[Piece, ...]") -> str:
+def _stops(intake: SourceIntake) -> bool:
+    return intake.terms.end in ("stop", "repeat") and not intake.is_empty
+
+
+def _undelivered(pieces: tuple[Piece, ...]) -> str:
     num_tokens = sum(piece.length for piece in pieces)
     return (
         f"{len(pieces)} documents of {num_tokens} tokens stay undelivered because the last step is incomplete; "

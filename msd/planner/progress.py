@@ -36,8 +36,8 @@ def source_states(state: StateDict, intakes: Sequence[SourceIntake], credits: Cr
         gone = sorted(set(saved) - known)
         if gone:
             raise StateError(
-                f"cannot resume: the state has source {gone[0]!r}, this run has not; keep it, with weight 0 if it is no "
-                "longer to be drawn"
+                f"cannot resume: the state has source {gone[0]!r}, this run has not; keep it, with weight 0 if it is "
+                "no longer to be drawn"
             )
         for intake in intakes:
             if intake.terms.name in saved:

@@ -80,12 +80,13 @@ def compile_strategy(settings: PlannerSettings) -> Strategy:
     pack, rows = strategy.pack, len(strategy.distribute.consumers(strategy.tree)) * settings.num_microbatches
     if pack.num_sequences % rows:
         raise ConfigError(
-            f"batch.global_batch_size {pack.num_sequences} does not divide into {rows} rows (buckets * num_microbatches); "
+            f"batch.global_batch_size {pack.num_sequences} does not divide into {rows} rows (buckets * microbatches); "
             f"set it to a multiple of {rows}"
         )
-    if pack.sequence_length % pack.document_multiple:
+    whole = pack.sequence_length // pack.document_multiple * pack.document_multiple
+    if pack.sequence_length != whole:
         raise ConfigError(
             f"batch.sequence_length {pack.sequence_length} is not a multiple of document_multiple "
-            f"{pack.document_multiple}; set it to {pack.sequence_length // pack.document_multiple * pack.document_multiple}"
+            f"{pack.document_multiple}; set it to {whole}"
         )
     return strategy

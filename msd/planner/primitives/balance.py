@@ -15,11 +15,12 @@ import numpy as np
 from msd.core.arrays import Int64Array
 from msd.errors import ConfigError
 from msd.planner.balancers import lpt
-from msd.planner.primitives.exchange import Rows
+from msd.planner.primitives.climb import even_buckets, even_slots
+from msd.planner.primitives.exchange import Rows, sums
 
 METHODS = ("lpt", "none")
 ACROSS = ("bucket", "microbatch")
-_MAX_TRIES = 600
+_MAX_TRIES = 1200
 _ROUNDS = 3
 
 
@@ -64,10 +65,13 @@ class Layout:
 
     def cost_MB(self, cost_DK: Int64Array) -> Int64Array:
         """Return the joint cost of each row: its largest module."""
-        return np.array(
-            [[_cost(cost_DK, [d for s in row for d in self.sequences[s]]).max(initial=0) for row in slot] for slot in self.rows],
-            dtype=np.int64,
-        )
+        value_R: Int64Array = sums(cost_DK, self.documents).max(axis=1, initial=0)
+        return value_R.reshape(len(self.rows), -1)
+
+    @property
+    def documents(self) -> list[list[int]]:
+        """Documents of each row, slot after slot."""
+        return [[d for s in row for d in self.sequences[s]] for slot in self.rows for row in slot]
 
 
 def packed_layout(sequences: Sequence[list[int]], grid: Grid) -> Layout:
@@ -84,7 +88,9 @@ def packed_layout(sequences: Sequence[list[int]], grid: Grid) -> Layout:
     return _finished([list(docs) for docs in sequences], _by_slot(of_row, grid))
 
 
-def balance(sequences: Sequence[list[int]], cost_DK: Int64Array, padded_D: Int64Array, grid: Grid, op: Balance, *, cuts: bool) -> Layout:
+def balance(
+    sequences: Sequence[list[int]], cost_DK: Int64Array, padded_D: Int64Array, grid: Grid, op: Balance, *, cuts: bool
+) -> Layout:
     """Return a layout of the same documents with evener cost.
 
     Args:
@@ -96,13 +102,14 @@ def balance(sequences: Sequence[list[int]], cost_DK: Int64Array, padded_D: Int64
         cuts: Whether packing cut parts: then sequences stay as they are and only change places.
     """
     packed = packed_layout(sequences, grid)
-    if op.method == "none" or not cost_DK.shape[1] or grid.num_buckets == 1 and "microbatch" not in op.across:
+    if op.method == "none" or not cost_DK.shape[1] or (grid.num_buckets == 1 and "microbatch" not in op.across):
         return packed
     own = [list(docs) for docs in sequences]
     if "microbatch" in op.across:
         rows = _even_slots(own, cost_DK, padded_D, grid, cuts=cuts)
         if "bucket" in op.across:
             _arrange_buckets(rows)
+            rows = rows if cuts else _evener_buckets(rows)
     else:
         rows = _even_buckets(own, cost_DK, padded_D, grid, cuts=cuts)
     balanced = _finished(rows.sequences, rows.rows)
@@ -111,11 +118,12 @@ def balance(sequences: Sequence[list[int]], cost_DK: Int64Array, padded_D: Int64
     return balanced if gain >= op.min_gain else packed
 
 
-def _even_slots(sequences: list[list[int]], cost_DK: Int64Array, padded_D: Int64Array, grid: Grid, *, cuts: bool) -> Rows:
+def _even_slots(
+    sequences: list[list[int]], cost_DK: Int64Array, padded_D: Int64Array, grid: Grid, *, cuts: bool
+) -> Rows:
     """Return rows such that the buckets of each slot cost the same: rows of like cost share a slot."""
-    cost_SK = _sequence_costs(sequences, cost_DK)
-    of_row = _rows_by_cost(sequences, cost_SK, grid)
-    num_tries = min(_MAX_TRIES, 12 * len(of_row))
+    of_row = _rows_by_cost(sequences, cost_DK, grid)
+    num_tries = min(_MAX_TRIES, 24 * len(of_row))
     for _ in range(_ROUNDS):
         rows = Rows(sequences, _bands(of_row, sequences, cost_DK, grid), cost_DK, padded_D, grid.sequence_length)
         before = rows.value_MB.max(axis=1).sum()
@@ -126,7 +134,16 @@ def _even_slots(sequences: list[list[int]], cost_DK: Int64Array, padded_D: Int64
     return rows
 
 
-def _even_buckets(sequences: list[list[int]], cost_DK: Int64Array, padded_D: Int64Array, grid: Grid, *, cuts: bool) -> Rows:
+def _evener_buckets(rows: Rows) -> Rows:
+    """Return rows whose buckets are evener, if that is worth its price in lockstep; else the same rows."""
+    tried = rows.copy()
+    even_buckets(tried, max_tries=_MAX_TRIES // 8)
+    return tried if _objective(tried.value_MB, ACROSS) < _objective(rows.value_MB, ACROSS) else rows
+
+
+def _even_buckets(
+    sequences: list[list[int]], cost_DK: Int64Array, padded_D: Int64Array, grid: Grid, *, cuts: bool
+) -> Rows:
     """Return rows such that buckets cost the same, and the rows of a bucket about the same."""
     per_bucket = grid.num_microbatches * grid.sequences_per_row
     bucket_S = lpt(_weighted(sequences, cost_DK), grid.num_buckets, capacity=per_bucket)
@@ -144,20 +161,21 @@ def _even_buckets(sequences: list[list[int]], cost_DK: Int64Array, padded_D: Int
 
 def _trade(rows: Rows, sequences_per_row: int, num_tries: int, *, cuts: bool) -> None:
     if sequences_per_row > 1:
-        rows.even_out(whole_sequences=True, max_tries=num_tries)
+        even_slots(rows, whole_sequences=True, max_tries=num_tries)
     if not cuts:
-        rows.even_out(whole_sequences=False, max_tries=num_tries)
+        even_slots(rows, whole_sequences=False, max_tries=num_tries)
 
 
-def _rows_by_cost(sequences: list[list[int]], cost_SK: Int64Array, grid: Grid) -> list[list[int]]:
+def _rows_by_cost(sequences: list[list[int]], cost_DK: Int64Array, grid: Grid) -> list[list[int]]:
     """Return rows whose costs are alike within bands of one row a bucket."""
     per_row, num_rows = grid.sequences_per_row, grid.num_buckets * grid.num_microbatches
     if per_row == 1:
         return [[s] for s in range(len(sequences))]
     if not all(sequences):
         # Bands would leave the empty sequences to the last rows alone; over all rows each gets its share.
-        row_S = lpt(_weighted(sequences, cost_SK=cost_SK), num_rows, capacity=per_row)
+        row_S = lpt(_weighted(sequences, cost_DK), num_rows, capacity=per_row)
         return [np.flatnonzero(row_S == row).tolist() for row in range(num_rows)]
+    cost_SK = sums(cost_DK, sequences)
     costliest_first = np.argsort(-cost_SK.max(axis=1), kind="stable")
     of_row: list[list[int]] = []
     for band in costliest_first.reshape(grid.num_microbatches, -1):
@@ -166,9 +184,11 @@ def _rows_by_cost(sequences: list[list[int]], cost_SK: Int64Array, grid: Grid) -
     return of_row
 
 
-def _bands(of_row: list[list[int]], sequences: list[list[int]], cost_DK: Int64Array, grid: Grid) -> list[list[list[int]]]:
+def _bands(
+    of_row: list[list[int]], sequences: list[list[int]], cost_DK: Int64Array, grid: Grid
+) -> list[list[list[int]]]:
     """Return rows by slot, the costliest slot first: of all ways to group rows, the one with the least lockstep."""
-    value_R = [int(_cost(cost_DK, [d for s in row for d in sequences[s]]).max()) for row in of_row]
+    value_R = sums(cost_DK, [[d for s in row for d in sequences[s]] for row in of_row]).max(axis=1).tolist()
     order = sorted(range(len(of_row)), key=lambda row: (-value_R[row], row))
     return _by_slot([of_row[row] for row in order], grid)
 
@@ -216,20 +236,9 @@ def _objective(cost_MB: Int64Array, across: tuple[str, ...]) -> float:
     return bucket * ("bucket" in across) + lockstep * ("microbatch" in across)
 
 
-def _weighted(sequences: list[list[int]], cost_DK: Int64Array | None = None, *, cost_SK: Int64Array | None = None) -> Int64Array:
+def _weighted(sequences: list[list[int]], cost_DK: Int64Array) -> Int64Array:
     """Return costs of sequences, at least 1 where there is a document, so that no row stays without one by a tie."""
-    found_SK = _sequence_costs(sequences, cost_DK) if cost_SK is None and cost_DK is not None else cost_SK
-    assert found_SK is not None
-    return found_SK + np.array([bool(docs) for docs in sequences], dtype=np.int64)[:, None]
-
-
-def _sequence_costs(sequences: list[list[int]], cost_DK: Int64Array) -> Int64Array:
-    return np.array([_cost(cost_DK, docs) for docs in sequences], dtype=np.int64).reshape(len(sequences), -1)
-
-
-def _cost(cost_DK: Int64Array, documents: list[int]) -> Int64Array:
-    cost_K: Int64Array = cost_DK[documents].sum(axis=0)
-    return cost_K
+    return sums(cost_DK, sequences) + np.array([bool(docs) for docs in sequences], dtype=np.int64)[:, None]
 
 
 def _by_slot(of_row: list[list[int]], grid: Grid) -> list[list[list[int]]]:

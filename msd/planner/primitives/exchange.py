@@ -1,13 +1,15 @@
-"""Hill-climb a layout: rows trade documents, or whole sequences, while the slowest rows of the slots get cheaper.
+"""Rows of sequences of documents that trade documents, or whole sequences, under the cap of a sequence.
 
-Costs and levels are integers, choices are the first of the best: equal inputs give equal layouts.
+Costs are integers and choices are the first of the best: equal inputs give equal layouts.
 """
 
-# K = modules. M = slots. B = buckets. D = documents. N = units (documents or sequences) of one side of a trade.
-# P, Q = sets of units that the two sides may give.
+# K = modules. M = slots. B = buckets. D = documents. N = documents of one sequence.
+# P, Q = sets of documents (or single sequences) that the two sides of a trade may give.
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,15 +19,27 @@ _UNITS = 12
 """Documents of a sequence that are considered for a trade ..."""
 _PAIRS_ONLY_ABOVE = 8
 """... in sets of up to three, or of up to two when there are more than this."""
-_PARTNERS = 4
-_WORTH_A_TRADE = 4096
-"""A trade must lower the slowest row by at least this fraction of a mean row ..."""
-_GOOD_ENOUGH = 1500
-"""... and a slot whose slowest row is within this fraction of its mean is left alone."""
+_NEVER = np.iinfo(np.int64).max
+
+Place = tuple[int, int]
+"""(slot, bucket) of a row."""
+
+
+class Offer(NamedTuple):
+    """What one side of a trade may give: sets of documents (the empty one first), or single sequences."""
+
+    sequence: int
+    """Whose documents, or -1 when whole sequences are offered."""
+    sets: list[tuple[int, ...]]
+    cost_PK: Int64Array
+    tokens_P: Int64Array
+    room: int
+    gives_all: bool
+    """Whether the last set is the whole sequence."""
 
 
 class Rows:
-    """Rows of sequences of documents, by slot and bucket, while they are being evened out."""
+    """A layout while it is being evened out."""
 
     def __init__(
         self,
@@ -49,136 +63,133 @@ class Rows:
         self._cost_DK = cost_DK
         self._padded_D = padded_D
         self._cap = sequence_length
-        self.cost_MBK = np.array(
-            [[self._cost([d for s in row for d in sequences[s]]) for row in slot] for slot in rows], dtype=np.int64
-        )
+        self._offers: dict[int, Offer] = {}
+        of_row = [[d for s in row for d in sequences[s]] for slot in rows for row in slot]
+        self.cost_MBK = sums(cost_DK, of_row).reshape(len(rows), -1, cost_DK.shape[1])
         self.value_MB: Int64Array = self.cost_MBK.max(axis=2)
 
-    def even_out(self, *, whole_sequences: bool, max_tries: int) -> None:
-        """Lower the slowest row of each slot, the worst slot first, until nothing helps or the tries are used up.
+    def copy(self) -> "Rows":
+        """Return rows that trade on their own."""
+        return Rows(
+            [list(docs) for docs in self.sequences],
+            [[list(row) for row in slot] for slot in self.rows],
+            self._cost_DK,
+            self._padded_D,
+            self._cap,
+        )
 
-        A slot whose slowest row cannot be lowered is *stuck*: its other rows may then rise to that row for free, which
-        lets other slots give to it.
-        """
-        mean_row = int(self.value_MB.mean())
-        stuck_M = np.zeros(len(self.rows), dtype=np.bool_)
-        tries = 0
-        while tries < max_tries:
-            top_M = self.value_MB.max(axis=1)
-            level_M = np.where(stuck_M, top_M, self.value_MB.sum(axis=1) // self.value_MB.shape[1])
-            excess_M = top_M - level_M
-            slot = int(excess_M.argmax())
-            if excess_M[slot] <= mean_row // _GOOD_ENOUGH:
-                return
-            giver = (slot, int(self.value_MB[slot].argmax()))
-            room_MB = level_M[:, None] - self.value_MB
-            room_MB[giver] = np.iinfo(np.int64).min
-            for _ in range(min(_PARTNERS, room_MB.size - 1)):
-                taker = divmod(int(room_MB.argmax()), room_MB.shape[1])
-                tries += 1
-                if self._trade(giver, taker, level_M, mean_row // _WORTH_A_TRADE, whole_sequences=whole_sequences):
-                    break
-                room_MB[taker] = np.iinfo(np.int64).min
-            else:
-                stuck_M[slot] = True
-
-    def _trade(
+    def trade(
         self,
-        giver: tuple[int, int],
-        taker: tuple[int, int],
-        level_M: Int64Array,
-        worth: int,
+        giver: Place,
+        taker: Place,
+        score: Callable[[Int64Array, Int64Array], Int64Array],
+        is_allowed: Callable[[Int64Array], bool],
+        limit: int,
         *,
         whole_sequences: bool,
     ) -> bool:
-        """Make the best trade between two rows if it is worth it; return whether one was made."""
-        give_level, take_level = int(level_M[giver[0]]), int(level_M[taker[0]])
-        before = int(self.value_MB[giver]) - give_level
-        gives, takes = self.rows[giver[0]][giver[1]], self.rows[taker[0]][taker[1]]
+        """Make the best trade between two rows, if it is good enough; return whether one was made.
+
+        Args:
+            giver: The row that is to get cheaper.
+            taker: The row that is to get costlier.
+            score: Takes what each side may give, [P, K] and [Q, K]; returns [P, Q], less is better.
+            is_allowed: Takes the cost that would move, [K].
+            limit: The trade must score at most this.
+            whole_sequences: Trade one sequence for another; else documents of the costliest sequence of the giver for
+                documents of the cheapest of the taker.
+        """
         if whole_sequences:
-            give_sets, take_sets = [(s,) for s in range(len(gives))], [(s,) for s in range(len(takes))]
-            given_PK = np.array([self._cost(self.sequences[s]) for s in gives], dtype=np.int64)
-            taken_QK = np.array([self._cost(self.sequences[s]) for s in takes], dtype=np.int64)
-            score_PQ = self._score(giver, taker, given_PK, taken_QK, give_level, take_level)
+            gives, takes = self._offer_sequences(giver), self._offer_sequences(taker)
         else:
-            source = max(gives, key=lambda s: (int(self._cost(self.sequences[s]).max()), -s))
-            target = min(takes, key=lambda s: (int(self._cost(self.sequences[s]).max()), s))
-            give_sets, given_PK, give_length_P = self._sets(source)
-            take_sets, taken_QK, take_length_Q = self._sets(target)
-            score_PQ = self._score(giver, taker, given_PK, taken_QK, give_level, take_level)
-            moved_PQ = give_length_P[:, None] - take_length_Q[None, :]
-            score_PQ[(moved_PQ > self._room(target)) | (-moved_PQ > self._room(source))] = np.iinfo(np.int64).max
+            gives = self._offer_documents(self._extreme(giver, costliest=True))
+            takes = self._offer_documents(self._extreme(taker, costliest=False))
+        score_PQ = score(gives.cost_PK, takes.cost_PK)
+        if not whole_sequences:
+            moved_PQ = gives.tokens_P[:, None] - takes.tokens_P[None, :]
+            score_PQ[(moved_PQ > takes.room) | (-moved_PQ > gives.room)] = _NEVER
             # Giving everything for nothing would leave an empty sequence.
-            if len(give_sets[-1]) == len(self.sequences[source]):
-                score_PQ[-1, 0] = np.iinfo(np.int64).max
+            if gives.gives_all:
+                score_PQ[-1, 0] = _NEVER
         best = int(score_PQ.argmin())
-        if score_PQ.flat[best] + max(1, worth) > before:
+        if score_PQ.flat[best] > limit:
             return False
         give, take = divmod(best, score_PQ.shape[1])
-        change_K = given_PK[give] - taken_QK[take]
-        if not self._keeps_the_sum(giver, taker, change_K):
+        change_K = gives.cost_PK[give] - takes.cost_PK[take]
+        if not is_allowed(change_K):
             return False
         if whole_sequences:
-            gives[give], takes[take] = takes[take], gives[give]
+            self._swap_sequences(giver, taker, gives.sets[give][0], takes.sets[take][0])
         else:
-            given, taken = set(give_sets[give]), set(take_sets[take])
-            old_source, old_target = self.sequences[source], self.sequences[target]
-            self.sequences[source] = [d for d in old_source if d not in given] + [d for d in old_target if d in taken]
-            self.sequences[target] = [d for d in old_target if d not in taken] + [d for d in old_source if d in given]
-        self._set(giver, self.cost_MBK[giver] - change_K)
-        self._set(taker, self.cost_MBK[taker] + change_K)
+            self._swap_documents(gives.sequence, takes.sequence, set(gives.sets[give]), set(takes.sets[take]))
+        self._add(giver, -change_K)
+        self._add(taker, change_K)
         return True
 
-    def _score(
-        self,
-        giver: tuple[int, int],
-        taker: tuple[int, int],
-        given_PK: Int64Array,
-        taken_QK: Int64Array,
-        give_level: int,
-        take_level: int,
-    ) -> Int64Array:
-        """Return for each trade the larger of both rows' heights above their slots' levels."""
-        score_PQ = np.full((len(given_PK), len(taken_QK)), np.iinfo(np.int64).min)
-        for k in range(given_PK.shape[1]):
-            change_PQ = given_PK[:, None, k] - taken_QK[None, :, k]
-            np.maximum(score_PQ, int(self.cost_MBK[giver][k]) - give_level - change_PQ, out=score_PQ)
-            np.maximum(score_PQ, int(self.cost_MBK[taker][k]) - take_level + change_PQ, out=score_PQ)
-        return score_PQ
+    def _swap_sequences(self, giver: Place, taker: Place, given: int, taken: int) -> None:
+        for (slot, bucket), old, new in ((giver, given, taken), (taker, taken, given)):
+            self.rows[slot][bucket] = [new if s == old else s for s in self.rows[slot][bucket]]
 
-    def _keeps_the_sum(self, giver: tuple[int, int], taker: tuple[int, int], change_K: Int64Array) -> bool:
-        """Return whether the slowest rows of both slots together get no slower."""
-        slots = sorted({giver[0], taker[0]})
-        before = self.value_MB[slots].max(axis=1).sum()
-        after_MB = self.value_MB[slots].copy()
-        after_MB[slots.index(giver[0]), giver[1]] = (self.cost_MBK[giver] - change_K).max()
-        after_MB[slots.index(taker[0]), taker[1]] = (self.cost_MBK[taker] + change_K).max()
-        return bool(after_MB.max(axis=1).sum() <= before)
+    def _swap_documents(self, source: int, target: int, given: set[int], taken: set[int]) -> None:
+        old_source, old_target = self.sequences[source], self.sequences[target]
+        self.sequences[source] = [d for d in old_source if d not in given] + [d for d in old_target if d in taken]
+        self.sequences[target] = [d for d in old_target if d not in taken] + [d for d in old_source if d in given]
+        for sequence in (source, target):
+            del self._offers[sequence]
 
-    def _sets(self, sequence: int) -> tuple[list[tuple[int, ...]], Int64Array, Int64Array]:
-        """Return sets of documents that a sequence may give, with their costs and lengths; the empty set is one."""
+    def _extreme(self, place: Place, *, costliest: bool) -> int:
+        row = self.rows[place[0]][place[1]]
+        if len(row) == 1:
+            return row[0]
+        values = [int(self._cost(self.sequences[s]).max()) for s in row]
+        return row[values.index(max(values) if costliest else min(values))]
+
+    def _offer_sequences(self, place: Place) -> Offer:
+        row = self.rows[place[0]][place[1]]
+        cost_PK = np.array([self._cost(self.sequences[s]) for s in row], dtype=np.int64)
+        return Offer(-1, [(s,) for s in row], cost_PK, np.zeros(len(row), dtype=np.int64), 0, False)
+
+    def _offer_documents(self, sequence: int) -> Offer:
+        known = self._offers.get(sequence)
+        if known is not None:
+            return known
         documents = self.sequences[sequence]
+        room = self._cap - sum(self._padded_D[documents].tolist())
+        offered = documents
         if len(documents) > _UNITS:
             by_length = sorted(documents, key=lambda d: (-int(self._padded_D[d]), d))
-            documents = [by_length[place * len(by_length) // _UNITS] for place in range(_UNITS)]
-        member_PN, places = _subsets(len(documents))
-        chosen = np.array(documents, dtype=np.int64)
-        return (
-            [tuple(documents[n] for n in place) for place in places],
+            offered = [by_length[place * len(by_length) // _UNITS] for place in range(_UNITS)]
+        member_PN, places = _subsets(len(offered))
+        chosen = np.array(offered, dtype=np.int64)
+        sets = [tuple(offered[n] for n in place) for place in places]
+        offer = Offer(
+            sequence,
+            sets,
             member_PN @ self._cost_DK[chosen],
             member_PN @ self._padded_D[chosen],
+            room,
+            len(sets[-1]) == len(documents),
         )
-
-    def _room(self, sequence: int) -> int:
-        return self._cap - sum(self._padded_D[self.sequences[sequence]].tolist())
+        self._offers[sequence] = offer
+        return offer
 
     def _cost(self, documents: list[int]) -> Int64Array:
         cost_K: Int64Array = self._cost_DK[documents].sum(axis=0)
         return cost_K
 
-    def _set(self, place: tuple[int, int], cost_K: Int64Array) -> None:
-        self.cost_MBK[place] = cost_K
-        self.value_MB[place] = cost_K.max()
+    def _add(self, place: Place, change_K: Int64Array) -> None:
+        self.cost_MBK[place] += change_K
+        self.value_MB[place] = self.cost_MBK[place].max()
+
+
+def sums(value_DK: Int64Array, groups: Sequence[Sequence[int]]) -> Int64Array:
+    """Return the sum of [D, K] over each group of documents, as [groups, K]."""
+    members = np.array([d for group in groups for d in group], dtype=np.int64)
+    ends = np.cumsum([len(group) for group in groups], dtype=np.int64)
+    cumulated = np.zeros((len(members) + 1, value_DK.shape[1]), dtype=np.int64)
+    np.cumsum(value_DK[members], axis=0, out=cumulated[1:])
+    total: Int64Array = np.diff(cumulated[ends], axis=0, prepend=0)
+    return total
 
 
 @lru_cache(maxsize=64)
