@@ -123,6 +123,19 @@ def test_every_command_shown_exists(page):
                 assert (ROOT / words[0]).is_file(), where
 
 
+def test_every_test_named_on_the_page_of_failures_exists():
+    text = (ROOT / "docs/explanation/failures.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
+    assert len(named) > 30
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not (ROOT / "tests" / path).is_file()
+        or not re.search(rf"^def {name}\b", (ROOT / "tests" / path).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    ]
+    assert not missing
+
+
 def test_the_command_page_has_every_command_with_its_options():
     from typer.main import get_command
 
