@@ -1,0 +1,226 @@
+"""What a source's paths lead to: globs, directories, files and lists of them, local or behind any fsspec URL."""
+
+import difflib
+import glob
+import os
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from msd.errors import SourceError
+from msd.sources.config import ReaderConfig
+from msd.sources.files import is_local, reading, retried
+
+EXTENSIONS: dict[str, tuple[str, ...]] = {
+    "parquet": (".parquet", ".pq", ".parq"),
+    "jsonl": tuple(base + packed for base in (".jsonl", ".ndjson", ".jsonlines") for packed in ("", ".gz", ".zst")),
+    "webdataset": (".tar", ".tar.gz", ".tgz", ".tar.zst"),
+    "arrow": (".arrow", ".feather", ".ipc", ".arrows"),
+    "hf": ("state.json",),
+    "text": (".txt", ".md", ".rst", ".py"),
+}
+"""What a directory's files must end in to be taken; a file or glob is taken as it is named."""
+HF_MARKS = ("state.json", "dataset_dict.json")
+"""What a directory saved by `datasets` has beside its Arrow files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One file that a path led to."""
+
+    root: str
+    """Directory that names are relative to, before the items of a list are brought together."""
+    inside: str
+    """Path relative to `root`."""
+    path: str
+    nbytes: int
+    version: str
+    is_named: bool
+    """By a file path or glob, rather than met in a directory."""
+
+
+def discover(name: str, config: ReaderConfig) -> list[Found]:
+    """Return every file that the source's paths lead to, hidden ones left out, each path once."""
+    items = [config.path] if isinstance(config.path, str) else list(config.path or ())
+    if not items:
+        raise SourceError(f"sources.{name}: no path given; name a file, glob, directory or URL")
+    by_path: dict[str, Found] = {}
+    for item in items:
+        item = item.removeprefix("file://")
+        reached = _local_files(name, item) if is_local(item) else _remote_files(name, item, config)
+        for file in reached:
+            if not any(piece.startswith(".") for piece in file.inside.split("/")):
+                by_path.setdefault(file.path, file)
+    if not by_path:
+        raise SourceError(
+            f"sources.{name}: {shown(config)} matches no file; looked for files that are not hidden; put data there or "
+            "correct the path"
+        )
+    return list(by_path.values())
+
+
+def _local_files(name: str, item: str) -> Iterator[Found]:
+    path = os.path.abspath(os.path.expanduser(item))
+    if os.path.isdir(path):
+        for file in _walk(path):
+            yield _local(path, file, is_named=False)
+        return
+    if os.path.isfile(path):
+        yield _local(os.path.dirname(path), path, is_named=True)
+        return
+    patterns = expand_braces(path)
+    if len(patterns) == 1 and not glob.has_magic(path):
+        raise SourceError(f"sources.{name}: {path} does not exist; {_nearby(path)}")
+    root = os.path.commonpath([_fixed_part(pattern) for pattern in patterns])
+    for pattern in patterns:
+        matches = sorted(glob.iglob(pattern, recursive=True))
+        files = [match for match in matches if not os.path.isdir(match)]
+        for match in files:
+            yield _local(root, match, is_named=True)
+        # A glob of directories saved by `datasets` names what lies in them.
+        folders = [match for match in matches if any(os.path.exists(os.path.join(match, m)) for m in HF_MARKS)]
+        for folder in folders:
+            for file in _walk(folder):
+                yield _local(root, file, is_named=False)
+        if not files and not folders:
+            inner = f"; it matches {len(matches)} directories: end it in /**/*" if matches else ""
+            raise SourceError(f"sources.{name}: {pattern} matches no file{inner}; {_nearby(_fixed_part(pattern))}")
+
+
+def _local(root: str, path: str, *, is_named: bool) -> Found:
+    inside = os.path.relpath(path, root).replace(os.sep, "/")
+    with reading(path):
+        # A link that leads nowhere matters only if its file is taken; opening it then says so.
+        if not os.path.exists(path):
+            return Found(root, inside, path, 0, "missing", is_named)
+        status = os.stat(path)
+    return Found(root, inside, path, status.st_size, f"{status.st_size}-{status.st_mtime_ns}", is_named)
+
+
+def _walk(root: str) -> Iterator[str]:
+    """Yield the files under `root`, through links, each directory once."""
+    seen, waiting = set(), [root]
+    while waiting:
+        folder = waiting.pop()
+        real = os.path.realpath(folder)
+        if real in seen:
+            continue
+        seen.add(real)
+        with reading(folder), os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    waiting.append(entry.path)
+                elif entry.is_file() or entry.is_symlink():
+                    yield entry.path
+
+
+def _remote_files(name: str, url: str, config: ReaderConfig) -> Iterator[Found]:
+    import fsspec
+
+    try:
+        fs, path = fsspec.core.url_to_fs(url, **config.storage_options)
+    except (ValueError, ImportError) as error:
+        raise SourceError(f"sources.{name}: cannot reach {url}: {error}; install what fsspec needs for it") from None
+    path = path.rstrip("/")
+    infos: dict[str, Any] = {}
+    root, is_named = posixpath.dirname(path), True
+    with reading(url):
+        if glob.has_magic(path) or len(expand_braces(path)) > 1:
+            patterns = expand_braces(path)
+            root = posixpath.commonpath([_fixed_part(pattern) for pattern in patterns])
+            for pattern in patterns:
+                infos |= retried(lambda pattern=pattern: fs.glob(pattern, detail=True), url)  # type: ignore[misc]
+        else:
+            try:
+                info = retried(lambda: fs.info(path), url)
+            except FileNotFoundError:
+                raise SourceError(
+                    f"sources.{name}: {url} does not exist; correct the path or upload the data"
+                ) from None
+            if info["type"] == "directory":
+                root, is_named = path, False
+                infos = retried(lambda: fs.find(path, detail=True), url)
+            else:
+                infos = {path: info}
+    files = {file: info for file, info in infos.items() if info["type"] != "directory"}
+    if not files:
+        raise SourceError(f"sources.{name}: {url} matches no file; correct the path, or end a glob in /**/*")
+    for file, info in files.items():
+        inside = posixpath.relpath(file, root) if root else file
+        yield Found(root, inside, _url(url, fs, file), int(info.get("size") or 0), _version(info), is_named)
+
+
+def _url(pattern: str, fs: Any, path: str) -> str:
+    """Return the URL of one file that a URL pattern led to; chained URLs keep their chain."""
+    head, chain, rest = pattern.partition("::")
+    if not chain:
+        return str(fs.unstrip_protocol(path))
+    if "://" in head:
+        return f"{head.partition('://')[0]}://{path}::{rest}"
+    return f"{head}::{rest.partition('://')[0]}://{path.lstrip('/')}"
+
+
+def _version(info: dict[str, Any]) -> str:
+    keys = ("ETag", "etag", "md5Hash", "checksum", "mtime", "LastModified", "last_modified", "updated", "created")
+    stamp = next((str(info[key]) for key in keys if info.get(key) is not None), "")
+    return f"{info.get('size')}-{stamp}"
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Return the patterns that `{a,b}` and `{000..127}` stand for, as shells and WebDataset write shard names."""
+    match = re.search(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}", pattern)
+    if match is None:
+        return [pattern]
+    first, last, words = match.groups()
+    if words is not None:
+        choices = words.split(",")
+    else:
+        width = len(first) if first.startswith("0") or len(first) == len(last) else 0
+        choices = [f"{number:0{width}d}" for number in range(int(first), int(last) + 1)]
+    before, after = pattern[: match.start()], pattern[match.end() :]
+    return [expanded for choice in choices for expanded in expand_braces(before + choice + after)]
+
+
+def _fixed_part(pattern: str) -> str:
+    """Return the directory above the first piece of a pattern that has a wildcard."""
+    pieces = pattern.split("/")
+    wild = next((number for number, piece in enumerate(pieces) if glob.has_magic(piece)), len(pieces) - 1)
+    return "/".join(pieces[:wild]) or ("/" if pattern.startswith("/") else "")
+
+
+def _nearby(path: str) -> str:
+    """Return what exists close to a path that led nowhere, and what to do."""
+    folder = path
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder) if not entry.name.startswith("."))
+    except OSError:
+        return f"{folder} cannot be listed; make it readable for this user"
+    near = difflib.get_close_matches(os.path.basename(path), names, n=1, cutoff=0.6) if folder != path else []
+    if near:
+        return f"did you mean {os.path.join(folder, near[0])}?"
+    return f"{folder} holds {counted(names)}; correct the path or put data there"
+
+
+def counted(names: Iterable[str]) -> str:
+    """Return endings with counts, the most frequent first: `12 .jsonl.gz, 1 .md`."""
+    counts = Counter(_ending(name) for name in names)
+    listed = [f"{count} {ending}" for ending, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+    return ", ".join(listed[:6]) + (", ..." if len(listed) > 6 else "") if listed else "nothing"
+
+
+def _ending(name: str) -> str:
+    base = posixpath.basename(name)
+    known = [ending for endings in EXTENSIONS.values() for ending in endings if base.lower().endswith(ending)]
+    return max(known, key=len) if known else (posixpath.splitext(base)[1] or "without extension")
+
+
+def shown(config: ReaderConfig) -> str:
+    """Return the source's paths as the user wrote them."""
+    return config.path if isinstance(config.path, str) else f"[{', '.join(config.path or ())}]"
