@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def demo(
     steps: Annotated[int, typer.Option(min=1, help="Steps to stream.")] = 20,
+    scale: Annotated[float, typer.Option(help="Share of the usual amount of data.")] = 1.0,
     keep: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep the corpus in this folder.", show_default=False)
     ] = None,
@@ -29,7 +30,7 @@ def demo(
     folder = Path(tempfile.mkdtemp(prefix="msd-demo-"))
     try:
         with _cache_in(folder / "cache" if keep is None else None):
-            told = _run((keep or folder / "corpus"), steps, quiet=as_json)
+            told = _run((keep or folder / "corpus"), steps, scale, quiet=as_json)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if as_json:
@@ -52,7 +53,7 @@ def _cache_in(folder: Path | None) -> Iterator[None]:
             os.environ |= {} if before is None else {"MSD_CACHE": before}
 
 
-def _run(target: Path, steps: int, *, quiet: bool) -> dict[str, Any]:
+def _run(target: Path, steps: int, scale: float, *, quiet: bool) -> dict[str, Any]:
     from msd.cli.corpus import print_corpus
     from msd.cli.indexing import indexed
     from msd.cli.plan import print_outlook
@@ -60,7 +61,7 @@ def _run(target: Path, steps: int, *, quiet: bool) -> dict[str, Any]:
     from msd.config import load_config
     from msd.testing.corpus import make_corpus
 
-    report = make_corpus(target, on_progress=lambda stage: output.note(f"corpus: {stage}"))
+    report = make_corpus(target, scale=scale, on_progress=lambda stage: output.note(f"corpus: {stage}"))
     config = load_config(report.config)
     output.note("indexing")
     tables = indexed(config)

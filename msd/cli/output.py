@@ -15,11 +15,16 @@ _MIN_WIDTH = 120
 
 
 def stdout() -> "Console":
-    """Return the console of results."""
+    """Return the console of results; `BrokenPipeError` reaches the caller."""
     from rich.console import Console
 
+    class _Results(Console):
+        def on_broken_pipe(self) -> None:
+            # Rich would end the process with status 1 here, which says that the command failed.
+            raise BrokenPipeError
+
     is_terminal = sys.stdout.isatty()
-    return Console(file=sys.stdout, highlight=False, soft_wrap=False, width=None if is_terminal else _MIN_WIDTH)
+    return _Results(file=sys.stdout, highlight=False, soft_wrap=False, width=None if is_terminal else _MIN_WIDTH)
 
 
 def stderr() -> "Console":

@@ -15,7 +15,6 @@ from msd.errors import SourceError
 if TYPE_CHECKING:
     from msd.config import Config
     from msd.loader.loader import SourceLoader
-    from msd.loader.transforms.chain import TransformChain
 
 _MIN_ROWS = 100
 """The rate of failures is taken over at least this many rows, as in a run."""
@@ -35,6 +34,7 @@ class SourceCheck:
     largest_id: int = -1
     failures: list[Failure] = field(default_factory=list)
     vocabulary: int | None = None
+    """Ids that the tokenizer gives lie below it; None without a tokenizer."""
     image_token: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -52,18 +52,21 @@ def validate(
     """Check settings, files, tokenizers and functions, then read the first rows of each source."""
     from msd.build import build_chains, build_loaders, build_orders, build_planner
     from msd.cli.indexing import indexed
+    from msd.loader.transforms.tokenizer import load_tokenizer
 
     config = read_config(config_path, overrides, sets)
     chains = build_chains(config)
     orders = build_orders(config, indexed(config))
     build_planner(config, orders)
     loaders = build_loaders(config, orders, chains)
-    checks = []
+    checks, tokenizers = [], _tokenizers(config)
     try:
         with output.progress_bar() as progress:
             for name in progress.track(config.sources, description="reading first rows"):
                 check = SourceCheck(name, orders[name].rows_per_epoch, config.weights[name])
-                checks.append(_read(check, loaders[name], chains[name], rows))
+                check.image_token = chains[name].image_token
+                check.vocabulary = load_tokenizer(tokenizers[name]).num_ids if name in tokenizers else None
+                checks.append(_read(check, loaders[name], rows))
     finally:
         for loader in loaders.values():
             loader.close()
@@ -79,9 +82,8 @@ def validate(
     output.stdout().print(f"{config_path} is fine", markup=False, soft_wrap=True)
 
 
-def _read(check: SourceCheck, loader: "SourceLoader", chain: "TransformChain", num_rows: int) -> SourceCheck:
+def _read(check: SourceCheck, loader: "SourceLoader", num_rows: int) -> SourceCheck:
     """Fill in `check` from the first rows of a source, in the order in which a run meets them."""
-    check.vocabulary, check.image_token = chain.vocab_size, chain.image_token
     limit = min(num_rows, check.rows_per_epoch)
     while check.rows < limit:
         table = loader.examine(check.rows, limit - check.rows)

@@ -1,0 +1,229 @@
+"""The commands over a small copy of the demo corpus: what they print is what the library says."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import msd
+from msd.cli.main import run
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    """Run a command with --json and return what it says; nothing else may stand on standard output."""
+    assert run([*map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def config(tiny_corpus: Path) -> Path:
+    return tiny_corpus / "corpus.yaml"
+
+
+def test_a_second_index_comes_from_the_cache(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = told(capsys, "index", config), told(capsys, "index", config)
+    assert [source["from_cache"] for source in first["sources"]] == [False] * 5
+    assert [source["from_cache"] for source in second["sources"]] == [True] * 5
+    for before, after in zip(first["sources"], second["sources"], strict=True):
+        assert before == after | {"from_cache": False}
+
+
+def test_index_says_what_a_late_entry_costs_and_seekable_removes_it(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_blocks = "sources.descriptions.shuffle={block_bytes: 8KiB}"
+    first = told(capsys, "index", config, small_blocks, "--seekable", "--out", tmp_path / "framed")
+    stream = {source["source"]: source for source in first["sources"]}["descriptions"]
+    assert stream["worst_entry_bytes"] > 0
+    assert stream["units"] < stream["blocks"]
+    assert any("entered late" in remark for remark in stream["remarks"])
+    rewritten = first["seekable"]["descriptions"]
+    path = f"sources.descriptions.path={tmp_path}/framed/descriptions/*.jsonl.zst"
+    framed = {source["source"]: source for source in told(capsys, "index", config, path)["sources"]}["descriptions"]
+    assert len(rewritten) == framed["shards"]
+    assert framed["worst_entry_bytes"] == 0
+    assert framed["rows"] == stream["rows"]
+
+
+def test_plan_adds_up_what_the_library_plans(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outlook = told(capsys, "plan", config, "--steps", 6)
+    plans = list(msd.plan(msd.load_config(config), steps=6))
+    for name, source in outlook["sources"].items():
+        assert source["tokens"] == sum(plan.report.tokens_by_source.get(name, 0) for plan in plans)
+    assert outlook["fill"] == pytest.approx(sum(plan.report.fill for plan in plans) / 6)
+    assert sum(source["target"] for source in outlook["sources"].values()) == pytest.approx(1)
+    assert sum(source["token_share"] for source in outlook["sources"].values()) == pytest.approx(1)
+    assert not outlook["is_over"]
+
+
+def test_plan_for_another_mesh_has_its_ranks_and_the_same_samples(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    narrow = told(capsys, "plan", config, "--steps", 3, "--mesh", "dp=1")
+    wide = told(capsys, "plan", config, "--steps", 3, "--mesh", "dp=8", "-s", "num_microbatches=1", "--explain", "1")
+    assert narrow["imbalance"] == 0.0
+    assert wide["imbalance"] > 0.0
+    assert {name: s["tokens"] for name, s in narrow["sources"].items()} == {
+        name: s["tokens"] for name, s in wide["sources"].items()
+    }
+    assert "step 1" in wide["explanation"]
+    assert "dp=8" in wide["explanation"]
+
+
+def test_plan_says_where_finite_data_ends(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    only_docs = "mixture.weights={docs: 1}"
+    outlook = told(capsys, "plan", config, only_docs, "sources.docs.max_epochs=1", "--steps", 200)
+    docs = outlook["sources"]["docs"]
+    assert outlook["is_over"]
+    assert docs["total_rows"] == docs["rows_per_epoch"]
+    assert docs["ends_at_step"] >= outlook["num_steps"]
+    assert 0.5 < docs["epochs"] <= 1.0
+
+
+def test_plan_counts_rows_that_give_nothing(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keep_long = "sources.docstrings.transforms.0={kind: filter, field: text, min_length: 400}"
+    tokens = "sources.docstrings.transforms=[{}, {kind: tokenize, tokenizer: bytes, field: text}]"
+    outlook = told(capsys, "plan", config, tokens, keep_long, "--steps", 2)
+    docstrings = outlook["sources"]["docstrings"]
+    assert docstrings["undelivered"]["filtered"] > 0
+    assert docstrings["undelivered"]["filtered"] < docstrings["rows_used"]
+    assert outlook["sources"]["code"]["undelivered"] == {}
+
+
+def test_tables_name_every_source(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["plan", str(config), "--steps", "2"], ["index", str(config)], ["validate", str(config)]):
+        assert run(command) == 0
+        out = capsys.readouterr().out
+        for name in ("code", "docstrings", "docs", "photos"):
+            assert name in out
+
+
+def test_preview_shows_the_batch_that_the_rank_gets(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = told(capsys, "preview", config, "--step", 1, "--rank", 1, "--rows", 2)
+    with msd.start(msd.load_config(config)) as engine, engine.client(rank=1) as client:
+        batch = [next(client), next(client)][1]
+    documents = [document for row in shown["rows"] for document in row]
+    assert [tuple(document["id"]) for document in documents] == [tuple(found) for found in batch.sample_ids]
+    assert sum(document["trained"] for document in documents) == batch.num_valid_tokens
+    assert sum(d["tokens"] + d["padding"] for d in documents) == sum(len(row.input_ids) for row in batch.microbatches)
+    assert any("<|endoftext|>" in document["text"] for document in documents)
+
+
+def test_preview_saves_the_images_of_the_row(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = told(capsys, "preview", config, "--images", tmp_path / "pictures", "--rows", 2)
+    with_images = [d for row in shown["rows"] for d in row if d["image_tokens"]]
+    assert len(shown["images"]) == len(with_images) > 0
+    for path, document in zip(shown["images"], with_images, strict=True):
+        with Image.open(path) as image:
+            assert image.width * image.height == document["image_tokens"] * 28 * 28
+            assert "photograph" in document["text"]
+
+
+def test_preview_colours_documents_and_draws_images_on_a_terminal(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert run(["preview", str(config)]) == 0
+    out = capsys.readouterr().out
+    assert "▀" in out
+    assert "\x1b[38;2;" in out
+    assert "sequence 0" in out
+
+
+def test_preview_of_a_step_after_the_end_is_refused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finite = ["mixture.weights={docs: 1}", "sources.docs.max_epochs=1"]
+    assert run(["preview", str(config), *finite, "--step", "5000"]) == 2
+    assert "there is no step 5000: the run ends with step" in capsys.readouterr().err
+    assert run(["preview", str(config), "--rank", "2"]) == 2
+    assert "rank 2 is outside the mesh of 2 ranks" in capsys.readouterr().err
+
+
+def test_what_init_writes_validates_and_runs(
+    tiny_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "mine.yaml"
+    seen = told(capsys, "init", tiny_corpus, "--out", out, "--seq", 512)
+    assert set(seen["sources"]) == {"code", "descriptions", "docs", "docstrings", "photos"}
+    assert run(["validate", str(out)]) == 0
+    with msd.start(msd.load_config(out)) as engine, engine.client(rank=0) as client:
+        assert next(client).num_valid_tokens > 0
+
+
+def test_init_leaves_an_existing_file_alone(
+    tiny_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "mine.yaml"
+    out.write_text("precious")
+    assert run(["init", str(tiny_corpus / "docs"), "--out", str(out)]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert out.read_text() == "precious"
+    assert run(["init", str(tiny_corpus / "docs"), "--out", str(out), "--force"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+    assert set(msd.load_config(out).sources) == {"docs"}
+
+
+def test_validate_warns_of_different_tokenizers_and_of_ids_outside_the_vocabulary(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = "sources.docs.transforms.0.tokenizer=bytes"
+    assert any("different tokenizers" in remark for remark in told(capsys, "validate", config, other)["remarks"])
+    large = "sources.photos.transforms.0.image_token=5000"
+    remarks = told(capsys, "validate", config, large)["remarks"]
+    assert any("token id 5000 (the image placeholder)" in remark and "5001 rows" in remark for remark in remarks)
+
+
+def test_demo_shows_shares_near_the_weights_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    cache = os.environ["MSD_CACHE"]
+    shown = told(capsys, "demo", "--scale", 0.05, "--steps", 8)
+    assert list(tmp_path.iterdir()) == []
+    assert os.environ["MSD_CACHE"] == cache
+    assert shown["streamed"]["ranks"] == 2
+    assert shown["streamed"]["images"] > 0
+    for name, source in shown["plan"]["sources"].items():
+        assert source["token_share"] == pytest.approx(source["target"], abs=0.05), name
+        assert shown["streamed"]["stats"]["sources"][name]["tokens"] == source["tokens"]
+
+
+def test_demo_prints_tables_and_a_row_and_keeps_its_corpus_when_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["demo", "--scale", "0.03", "--steps", "2", "--keep", str(tmp_path / "kept")]) == 0
+    out = capsys.readouterr().out
+    assert "streamed to 2 ranks" in out
+    assert "step 0 · rank 0" in out
+    assert (tmp_path / "kept" / "corpus.yaml").is_file()
+
+
+@pytest.mark.parametrize("name", ["smoke", "text_mix", "multimodal", "code_concat", "long_context", "evaluation"])
+def test_every_configuration_of_the_repository_runs_over_the_corpus(
+    name: str, repository: Path, tiny_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "demo-corpus").symlink_to(tiny_corpus)
+    (tmp_path / "configs").mkdir()
+    path = tmp_path / "configs" / f"{name}.yaml"
+    path.write_text((repository / "configs" / f"{name}.yaml").read_text())
+    assert told(capsys, "validate", path)["sources"]
+    assert told(capsys, "plan", path, "--steps", 2)["num_steps"] >= 1
+
+
+def test_a_closed_pipe_ends_quietly(config: Path) -> None:
+    code = "import sys; from msd.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "plan", str(config), "--steps", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 141
+    assert errors == ""
