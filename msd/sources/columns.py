@@ -119,15 +119,19 @@ def _is_number(arrow_type: Any) -> bool:
 
 def _arrays(column: Any) -> list[Any]:
     numbers = column.flatten()
+    whole = numbers.to_numpy(zero_copy_only=True) if numbers.null_count == 0 else None
     end = 0
     arrays: list[Any] = []
     for length in pc.list_value_length(column).to_pylist():
         if length is None:
             arrays.append(None)
             continue
-        row = numbers.slice(end, length)
-        # Whether a row is an array depends on that row alone, not on its neighbours in the block.
-        arrays.append(row.to_pylist() if row.null_count else row.to_numpy(zero_copy_only=True))
+        if whole is not None:
+            arrays.append(whole[end : end + length])
+        else:
+            # Whether a row is an array depends on that row alone, not on its neighbours in the block.
+            row = numbers.slice(end, length)
+            arrays.append(row.to_pylist() if row.null_count else row.to_numpy(zero_copy_only=True))
         end += length
     return arrays
 

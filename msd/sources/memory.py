@@ -81,8 +81,8 @@ def row_bytes(row: RawSample) -> bytes:
     try:
         return _ENCODER.encode(row)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        # Integers over 64 bits and keys of odd types.
-        return repr({str(key): repr(value) for key, value in row.items()}).encode("utf-8", "backslashreplace")
+        # Integers over 64 bits, keys of odd types, text with lone surrogates.
+        return _text_of(row).encode("utf-8", "backslashreplace")
 
 
 def _plain(value: Any) -> Any:
@@ -97,7 +97,17 @@ def _plain(value: Any) -> Any:
     return kind
 
 
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
+def _text_of(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_text_of(key)}: {_text_of(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_text_of, value))}]"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(_text_of, value)))}}}"
+    return repr(value if isinstance(value, str | bytes | int | float | None) else _plain(value))
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain, order="deterministic")
 
 
 def _sizes(name: str, rows: _Rows) -> tuple[Int64Array, str]:
