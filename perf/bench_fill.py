@@ -48,10 +48,12 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         make_corpus(Path(folder) / "corpus")
+        corpus = msd.load_config(Path(folder) / "corpus" / "corpus.yaml").replace(
+            mesh={"dp": RANKS}, num_microbatches=2, batch={"global_batch_size": 64, "sequence_length": 2048}
+        )
         cases = {
-            "demo corpus": msd.load_config(Path(folder) / "corpus" / "corpus.yaml").replace(
-                mesh={"dp": RANKS}, num_microbatches=2, batch={"global_batch_size": 64, "sequence_length": 2048}
-            ),
+            "demo corpus": corpus.replace(cost={"backbone": corpus.cost["backbone"]}),
+            "demo, two modules": corpus,
             "log-normal to 16k": _synthetic(),
         }
         results = [
