@@ -110,6 +110,18 @@ def test_a_row_fails_as_a_whole_when_one_of_its_samples_fails(make_chain):
     assert results[0].reason == "ValueError: b (in transform 1 function)"
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_the_first_failure_of_a_row_is_its_reason(make_chain, late):
+    def fussy(sample):
+        if late:
+            return {"input_ids": [-ord(sample["text"])]}
+        raise ValueError(sample["text"])
+
+    chain = make_chain(ChunkConfig(size=1, unit="characters"), FunctionConfig(function=fussy))
+    (result,) = chain.apply([(0, {"text": "abc"})])
+    assert ("token id -97" if late else "ValueError: a (") in result.reason
+
+
 def test_rows_of_a_batch_do_not_depend_on_one_another(make_chain, word_tokenizer):
     chain = make_chain(
         FilterConfig(max_length=12),

@@ -43,8 +43,9 @@ def test_a_row_is_listed_once_whatever_is_examined_again_or_resumed(tmp_path):
 
 def test_sources_may_share_a_file(tmp_path):
     path = tmp_path / "bad.jsonl"
-    web, code = Quarantine(path, source="web"), Quarantine(path, source="code")
+    web = Quarantine(path, source="web")
     web.write([failure(1)])
+    code = Quarantine(path, source="code")
     code.write([failure(1)])
     web.write([failure(2)])
     web.close()

@@ -117,12 +117,13 @@ def test_what_a_function_does_to_its_sample_stays_its_own(apply_to):
     assert (row["ids"], row["meta"], row["a"].tolist()) == ([1], {"n": [1]}, [0])
 
 
-def test_a_buffer_that_a_function_uses_again_is_copied(make_chain):
+@pytest.mark.parametrize("wrapped", [lambda sample: sample, lambda sample: [sample]])
+def test_a_buffer_that_a_function_uses_again_is_copied(make_chain, wrapped):
     buffer = np.zeros(2, dtype=np.int32)
 
     def fill(sample):
         buffer[:] = sample["x"]
-        return {"input_ids": buffer}
+        return wrapped({"input_ids": buffer})
 
     results = make_chain(call(fill)).apply([(0, {"x": 1}), (1, {"x": 2})])
     assert [ids(result) for result in results] == [[[1, 1]], [[2, 2]]]

@@ -9,7 +9,7 @@ from PIL import Image
 
 from msd.core.sample import Outcome
 from msd.errors import ConfigError
-from msd.loader.transforms.config import FunctionConfig, ImageConfig, TokenizeConfig, TokensConfig
+from msd.loader.transforms.config import ChunkConfig, FunctionConfig, ImageConfig, TokenizeConfig, TokensConfig
 from msd.loader.transforms.decode import decode_image
 
 TEXT = TokenizeConfig(tokenizer="bytes", field="txt")
@@ -68,6 +68,19 @@ def test_a_prompt_that_is_not_learned_keeps_its_mask_behind_the_placeholders(app
     (sample,) = apply_to(row, IMAGE, prompt, TokenizeConfig(tokenizer="bytes", field="a")).samples
     assert sample.tokens_T.tolist() == [258, 97, 98, 99]
     assert sample.trained_T.tolist() == [0, 0, 0, 1]
+
+
+def test_a_mask_that_learns_all_of_the_text_is_no_mask(apply_to):
+    row = {"jpg": encoded(Image.fromarray(gradient(4, 4))), "ids": [1, 2], "m": [1, 1]}
+    image = ImageConfig(patch=2, merge=2, min_pixels=16, image_token=9)
+    assert apply_to(row, image, TokensConfig(mask="m")).samples[0].trained_T is None
+
+
+def test_of_the_chunks_of_a_row_the_first_has_its_images(apply_to):
+    row = {"jpg": encoded(Image.fromarray(gradient(4, 4))), "txt": "abc"}
+    first, second = apply_to(row, IMAGE, TEXT, ChunkConfig(size=2)).samples
+    assert (first.tokens_T.tolist(), first.num_image_tokens) == ([258, 97, 98], 1)
+    assert (second.tokens_T.tolist(), second.images) == ([99], None)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

@@ -63,6 +63,13 @@ def test_tokens_that_a_function_made_are_followed_by_more(apply_to):
     assert result.samples[0].trained_T.tolist() == [0, 1, 1]
 
 
+def test_tokens_of_the_conventional_field_are_taken_over_with_their_mask(apply_to):
+    prompt = FunctionConfig(function=lambda sample: {"input_ids": [1, 2], "loss_mask": [0, 1]})
+    result = apply_to({}, prompt, TokensConfig(field="input_ids", append_eos_id=9))
+    assert tokens(result) == [[1, 2, 9]]
+    assert result.samples[0].trained_T.tolist() == [0, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
@@ -172,6 +179,7 @@ def test_a_mask_of_a_field_says_what_is_learned(apply_to):
         ([1], "shape [1], but there are 2 tokens"),
         ([0.5, 1], "0 and 1 only, got 0.5"),
         ([2, 1], "0 and 1 only, got 2"),
+        ([-1, 1], "0 and 1 only, got -1"),
         ([float("nan"), 1], "0 and 1 only, got nan"),
         (["a", "b"], "must hold 0 and 1"),
         (None, "got NoneType"),
