@@ -155,7 +155,9 @@ def feed_of(sources: Mapping[str, Sequence[Row]], settings: PlannerSettings, chu
     return Feed(sources, chunk, {terms.name: terms.total_ordinals for terms in settings.sources})
 
 
-def steps_of(planner: Planner, feed: Feed, *, on_starved: Callable[[Starved], None] | None = None) -> Iterator[StepPlan]:
+def steps_of(
+    planner: Planner, feed: Feed, *, on_starved: Callable[[Starved], None] | None = None
+) -> Iterator[StepPlan]:
     """Yield a planner's plans, feeding it what it asks for."""
     while True:
         outcome = planner.plan()

@@ -1,5 +1,6 @@
 """Whole runs of the planner over made-up metadata: exactly once, same membership on any mesh, resume from anywhere."""
 
+import itertools
 import json
 from collections import defaultdict
 
@@ -13,9 +14,7 @@ from msd.planner.check import check_plan
 from msd.planner.planner import Planner
 from msd.testing.tables import Part, Row, failed_row, feed_of, row, settings_of, steps_of
 
-PROFILE = settings(
-    derandomize=True, deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
-)
+PROFILE = settings(derandomize=True, deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 LENGTH = 48
 METHODS = ["best_fit", "concat", "none"]
 
@@ -71,7 +70,7 @@ def delivered(plans):
             ranges[sample_id].append((start, start + int(plan.length_D[d])))
     for held in ranges.values():
         held.sort()
-        assert all(left[1] <= right[0] for left, right in zip(held, held[1:], strict=False)), held
+        assert all(left[1] <= right[0] for left, right in itertools.pairwise(held)), held
     return {sample_id: sum(end - start for start, end in held) for sample_id, held in ranges.items()}
 
 
@@ -104,7 +103,9 @@ def test_dropping_the_last_step_leaves_out_only_what_the_notes_count(packing, ma
     plans, planner = run(made, chosen)
     got, wanted = delivered(plans), survivors(made)
     missing = sum(wanted.values()) - sum(got.values())
-    notes = [note for note in (*planner.closing_notes, *(n for plan in plans for n in plan.notes)) if "undelivered" in note]
+    notes = [
+        note for note in (*planner.closing_notes, *(n for plan in plans for n in plan.notes)) if "undelivered" in note
+    ]
     told = {int(note.split(" tokens")[0].split()[-1]) for note in notes}
     assert told == ({missing} if missing else set())
     assert all(bool(len(plan.documents_of(b, m))) for plan in plans for b in range(2) for m in range(2))

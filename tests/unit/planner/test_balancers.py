@@ -1,0 +1,81 @@
+from itertools import product
+
+import numpy as np
+import pytest
+
+from msd.planner.balancers import lpt
+from msd.planner.floors import capped_imbalance_floor, imbalance_floor, lockstep_floor
+
+
+def column(*costs):
+    return np.array(costs, dtype=np.int64)[:, None]
+
+
+def loads(cost_SK, bucket_S, num_buckets):
+    return [int(cost_SK[bucket_S == b].sum()) for b in range(num_buckets)]
+
+
+def best_makespan(costs, num_buckets):
+    return min(
+        max(sum(c for c, b in zip(costs, chosen, strict=True) if b == bucket) for bucket in range(num_buckets))
+        for chosen in product(range(num_buckets), repeat=len(costs))
+    )
+
+
+def test_lpt_gives_the_heaviest_first_to_the_lightest():
+    cost_SK = column(7, 5, 4, 3, 1)
+    assert loads(cost_SK, lpt(cost_SK, 2), 2) == [10, 10]
+
+
+def test_lpt_keeps_capacity():
+    bucket_S = lpt(column(100, 1, 1, 1, 1, 1), 2, capacity=3)
+    assert np.bincount(bucket_S).tolist() == [3, 3]
+
+
+def test_lpt_refuses_items_that_do_not_fit():
+    with pytest.raises(ValueError, match="5 items do not fit 2 buckets of 2"):
+        lpt(column(1, 1, 1, 1, 1), 2, capacity=2)
+
+
+def test_lpt_compares_modules_by_the_largest():
+    cost_SK = np.array([[9, 0], [0, 9], [8, 0], [0, 8]])
+    bucket_S = lpt(cost_SK, 2)
+    assert max(cost_SK[bucket_S == 0].sum(axis=0).max(), cost_SK[bucket_S == 1].sum(axis=0).max()) == 9
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_floors_are_never_above_the_best_assignment(seed):
+    rng = np.random.default_rng(seed)
+    costs = rng.integers(1, 60, size=7).astype(np.float64)
+    for num_buckets in (2, 3):
+        best = best_makespan(costs.tolist(), num_buckets) / (costs.sum() / num_buckets) - 1
+        assert 0 <= imbalance_floor(costs, num_buckets) <= best + 1e-12
+
+
+def test_the_floor_knows_the_heaviest_document_and_the_pigeonhole():
+    assert imbalance_floor(np.array([9.0, 1.0, 1.0, 1.0]), 2) == pytest.approx(9 / 6 - 1)
+    assert imbalance_floor(np.array([5.0, 5.0, 5.0]), 2) == pytest.approx(10 / 7.5 - 1)
+
+
+def test_full_buckets_raise_the_floor_above_the_heaviest_document():
+    cost = np.array([10.0, 1.0, 1.0, 1.0])
+    tokens = np.array([2, 2, 2, 2])
+    assert imbalance_floor(cost, 2) == pytest.approx(10 / 6.5 - 1)
+    assert capped_imbalance_floor(cost, tokens, 2, bucket_tokens=4) == pytest.approx(11 / 6.5 - 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_lockstep_floor_is_never_above_the_best_layout(seed):
+    # Every row is one document longer than half a row, so that all layouts can be tried: sorted bands are the best.
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(6, 11, size=6)
+    cost = tokens.astype(np.float64) ** 2
+    bands = np.sort(cost)[::-1].reshape(3, 2)
+    best = bands.max(axis=1).sum() / (cost.sum() / 2) - 1
+    floor = lockstep_floor(cost, tokens, num_buckets=2, num_microbatches=3, row_tokens=10)
+    assert imbalance_floor(cost, 2) <= floor <= best + 1e-12
+
+
+def test_no_documents_or_no_cost_have_floor_zero():
+    assert imbalance_floor(np.zeros(0), 4) == 0.0
+    assert lockstep_floor(np.zeros(3), np.ones(3, dtype=np.int64), 2, 2, 8) == 0.0
