@@ -4,13 +4,13 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-_MIN_WIDTH = 120
+_WIDTH = 160
 """Columns of a table that is not shown on a terminal: wide enough that none is cut."""
 
 
@@ -24,7 +24,7 @@ def stdout() -> "Console":
             raise BrokenPipeError
 
     is_terminal = sys.stdout.isatty()
-    return _Results(file=sys.stdout, highlight=False, soft_wrap=False, width=None if is_terminal else _MIN_WIDTH)
+    return _Results(file=sys.stdout, highlight=False, soft_wrap=False, width=None if is_terminal else _WIDTH)
 
 
 def stderr() -> "Console":
@@ -53,7 +53,8 @@ def print_table(
 
     table = Table(title=escape(title), caption=escape(caption) or None, title_justify="left", caption_justify="left")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < text_columns else "right", overflow="fold")
+        justify: Literal["left", "right"] = "left" if number < text_columns else "right"
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=not number)
     for row in rows:
         table.add_row(*(escape(str(cell)) for cell in row))
     stdout().print(table)

@@ -53,8 +53,10 @@ def validate(
     from msd.build import build_chains, build_loaders, build_orders, build_planner
     from msd.cli.indexing import indexed
     from msd.loader.transforms.tokenizer import load_tokenizer
+    from msd.runtime.local import check_supported
 
     config = read_config(config_path, overrides, sets)
+    check_supported(config)
     chains = build_chains(config)
     orders = build_orders(config, indexed(config))
     build_planner(config, orders)
@@ -181,5 +183,5 @@ def _print(checks: list[SourceCheck]) -> None:
         )
         for check in checks
     ]
-    columns = ("source", "rows/epoch", "read", "ok", "filtered", "failed", "overflowed", "samples", "tokens/sample")
-    output.print_table("first rows of each source", (*columns, "vocabulary", "image token"), rows)
+    columns = ("source", "rows/epoch", "read", "ok", "filtered", "failed", "overflowed", "samples", "mean tokens")
+    output.print_table("first rows of each source", (*columns, "vocabulary", "image id"), rows)

@@ -57,7 +57,7 @@ class LocalEngine:
             ConfigError: If the configuration cannot be built.
             SourceError: If a source cannot be read.
         """
-        _check_supported(config)
+        check_supported(config)
         self.config = config
         self.address = f"local://{next(_numbers)}"
         self._chains = build_chains(config)
@@ -383,7 +383,8 @@ def running_engine(address: str) -> LocalEngine:
     return engine
 
 
-def _check_supported(config: PipelineConfig) -> None:
+def check_supported(config: PipelineConfig) -> None:
+    """Raise `ConfigError` for what a configuration may ask for and this release does not have."""
     if config.runtime.kind != "local":
         raise ConfigError(
             f"runtime.kind {config.runtime.kind} is not part of this release; set runtime.kind: local, or pass "

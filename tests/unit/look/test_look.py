@@ -14,6 +14,7 @@ import yaml
 import zstandard
 from PIL import Image
 
+import msd
 from msd.config import parse_config
 from msd.errors import InputError, SourceError
 from msd.loader.transforms.messages import messages_to_text
@@ -164,3 +165,37 @@ def test_a_folder_with_glob_characters_is_taken_literally(tmp_path: Path) -> Non
     (finding,) = look(tmp_path / "a[1]").findings
     assert finding.path == (f"{tmp_path}/a[[]1]/*.jsonl",)
     assert finding.name == "a_1"
+
+
+def test_a_saved_hugging_face_dataset_is_one_source(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    table = pa.Table.from_pylist(ROWS)
+    with pa.ipc.new_stream(saved / "data-00000-of-00001.arrow", table.schema) as writer:
+        writer.write_table(table)
+    (saved / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+    (saved / "dataset_info.json").write_text("{}")
+    (finding,) = look(tmp_path).findings
+    assert (finding.name, finding.format, finding.path) == ("saved", "hf", (str(saved),))
+    assert finding.transforms[0]["field"] == "body"
+
+
+def test_remote_data_is_looked_at_through_fsspec() -> None:
+    import fsspec
+
+    files = fsspec.filesystem("memory")
+    files.pipe("/look/web/a.jsonl", lines(ROWS))
+    try:
+        config = init("memory://look/web", sequence_length=64)
+        (plan,) = msd.plan(config, steps=1)
+    finally:
+        files.rm("/look", recursive=True)
+    assert plan.report.samples_by_source["web"] > 0
+
+
+def test_what_init_finds_runs(folder: Path) -> None:
+    config = init(folder, sequence_length=128)
+    with msd.start(config) as engine, engine.client(rank=0) as client:
+        batch = next(client)
+    assert {source for source, _, _ in batch.sample_ids} == set(config.sources)
+    assert batch.num_valid_tokens > 0
