@@ -11,7 +11,11 @@ class TransformStruct(ConfigStruct, frozen=True, kw_only=True, tag_field="kind")
 
 
 class TokenizeConfig(TransformStruct, frozen=True, kw_only=True, tag="tokenize"):
-    """Text to token ids, appended to the sample's `input_ids`."""
+    """Text to token ids, appended to those that earlier transforms made.
+
+    Truncation, padding and template of a `tokenizer.json` are not applied: what begins and ends a document is said
+    here. Special tokens spelled out in a text become their ids.
+    """
 
     tokenizer: str
     """Path of a `tokenizer.json`, or `bytes` for the built-in tokenizer of UTF-8 bytes (259 ids)."""
@@ -43,7 +47,9 @@ class ImageConfig(TransformStruct, frozen=True, kw_only=True, tag="image"):
     merge: int = 2
     """One placeholder stands for merge * merge patches."""
     max_pixels: int = 200704
+    """Largest area after resizing; always holds. Sides become multiples of patch * merge, near the aspect ratio."""
     min_pixels: int = 784
+    """Smallest area after resizing, as far as whole patches and `max_pixels` allow."""
     image_token: str | int | None = None
     """Token text or id; null looks for `<|image|>`, then `<|image_pad|>` in the source's tokenizer, else takes the
     first id after the vocabulary."""
@@ -98,13 +104,17 @@ class FilterConfig(TransformStruct, frozen=True, kw_only=True, tag="filter"):
 
 
 class SelectConfig(TransformStruct, frozen=True, kw_only=True, tag="select"):
-    """Keep these fields only, or rename: a mapping from the new name to the old."""
+    """Keep these fields only; a mapping from new names to old ones renames them as well."""
 
     fields: list[str] | dict[str, str]
 
 
 class FunctionConfig(TransformStruct, frozen=True, kw_only=True, tag="function"):
-    """A function `(sample, rng) -> sample | None | list of samples`; also one that takes the sample alone."""
+    """A function `(sample, rng) -> sample | None | list of samples`; also one that takes the sample alone.
+
+    The sample is a copy. `input_ids` that earlier transforms made are an int32 array. To give the same each time, draw
+    from `rng` only: it belongs to this row of this source, whoever computes it and whenever.
+    """
 
     function: Any
     """Dotted path `package.module:function`, or the function itself from Python."""
