@@ -19,9 +19,10 @@ from msd.loader.transforms.config import (
 )
 from msd.loader.transforms.finish import Finish, Finished, Overflow
 from msd.loader.transforms.function import FunctionStep
+from msd.loader.transforms.resolve import image_token_of, only_geometry, only_tokenizer, versions
 from msd.loader.transforms.shape import ChunkStep, FilterStep, SelectStep
 from msd.loader.transforms.text import TokenizeStep, TokensStep
-from msd.loader.transforms.tokenizer import IMAGE_TOKENS, FileTokenizer, Tokenizer, load_tokenizer
+from msd.loader.transforms.tokenizer import Tokenizer, load_tokenizer
 from msd.sources.base import BadRow
 
 
@@ -87,7 +88,7 @@ class TransformChain:
             "sequence_length": self._finish.sequence_length,
             "overflow": self._finish.overflow,
             "image_token": self.image_token,
-            "versions": _versions(self._steps, self._tokenizer),
+            "versions": versions(self._steps, self._tokenizer),
         }
 
     def apply(self, rows: Sequence[tuple[int, RawSample | BadRow]]) -> list[RowResult]:
@@ -145,9 +146,9 @@ def build_chain(
             raise ConfigError(f"sources.{source}.transforms[{number}]: {error}") from None
     try:
         tokenizing = [step for step in steps if isinstance(step, TokenizeStep)]
-        tokenizer = _only_tokenizer(tokenizing)
-        image = _only_geometry([config for config in transforms if isinstance(config, ImageConfig)])
-        image_token = None if image is None else _image_token(image, tokenizer)
+        tokenizer = only_tokenizer(tokenizing)
+        image = only_geometry([config for config in transforms if isinstance(config, ImageConfig)])
+        image_token = None if image is None else image_token_of(image, tokenizer)
     except ConfigError as error:
         raise ConfigError(f"sources.{source}: {error}") from None
     finish = Finish(
@@ -191,44 +192,6 @@ def _step(config: TransformConfig, number: int, earlier: Sequence[TransformConfi
             return FunctionStep(config, source=source, seed=seed, number=number)
 
 
-def _only_tokenizer(steps: Sequence[TokenizeStep]) -> Tokenizer | None:
-    if len({step.tokenizer.digest for step in steps}) > 1:
-        raise ConfigError("its transforms name different tokenizers, whose ids would mix; use one tokenizer a source")
-    return steps[0].tokenizer if steps else None
-
-
-def _only_geometry(configs: Sequence[ImageConfig]) -> ImageConfig | None:
-    for config in configs[1:]:
-        for option in ("patch", "merge", "image_token"):
-            if getattr(config, option) != getattr(configs[0], option):
-                raise ConfigError(
-                    f"its image transforms have different {option}: {getattr(configs[0], option)} and "
-                    f"{getattr(config, option)}; set the same in all"
-                )
-    return configs[0] if configs else None
-
-
-def _image_token(config: ImageConfig, tokenizer: Tokenizer | None) -> int:
-    asked = config.image_token
-    if isinstance(asked, int):
-        if not 0 <= asked < 2**31:
-            raise ConfigError(f"image_token must lie in [0, 2^31), got {asked}")
-        return asked
-    if tokenizer is None:
-        raise ConfigError(
-            "an image transform needs image_token as an id where the source has no tokenize transform to look it up"
-            + (f", got {asked!r}" if asked else "")
-        )
-    if asked is None:
-        return tokenizer.num_ids if tokenizer.image_id is None else tokenizer.image_id
-    found = tokenizer.id_of(asked)
-    if found is None:
-        near = tokenizer.nearest(asked)
-        hint = f"; did you mean {near!r}?" if near else f"; leave it out, or use one of {', '.join(IMAGE_TOKENS)}"
-        raise ConfigError(f"image_token {asked!r} is not in the tokenizer's vocabulary{hint}")
-    return found
-
-
 def _advance(
     step: Step,
     name: str,
@@ -269,21 +232,3 @@ def _result(done: Finished | None, reason: str | None) -> RowResult:
         num_truncated_tokens=done.num_truncated_tokens,
         num_dropped=done.num_dropped,
     )
-
-
-def _versions(steps: Sequence[Step], tokenizer: Tokenizer | None) -> dict[str, str]:
-    """Return the releases of the libraries whose results may differ between releases."""
-    versions = {}
-    if any(step.kind == "image" for step in steps):
-        import PIL
-
-        versions["pillow"] = PIL.__version__
-    if any(step.kind in ("function", "filter") for step in steps):
-        import numpy as np
-
-        versions["numpy"] = np.__version__
-    if isinstance(tokenizer, FileTokenizer):
-        import tokenizers
-
-        versions["tokenizers"] = tokenizers.__version__
-    return versions
