@@ -120,15 +120,60 @@ def test_both_engines_give_the_same_rows(tmp_path):
         (pa.array([{"a": 1}]), "fastparquet cannot give column 'x'"),
         (pa.array([decimal.Decimal("1.1")]), "fastparquet cannot give column 'x'"),
         (pa.array([[[1]]]), "fastparquet cannot give column 'x'"),
-        (pa.array([1.0, None, float("nan")]), "both nulls and NaN"),
+        (pa.array([1.0, None, float("nan")]), "does not tell nulls and NaN of column 'x' apart"),
+        (
+            pa.array([[1]], pa.list_(pa.field("element", pa.int32(), nullable=False))),
+            "fastparquet cannot give column 'x'",
+        ),
     ],
-    ids=["struct", "decimal", "nested", "nan"],
+    ids=["struct", "decimal", "nested", "nan", "required"],
 )
 def test_what_fastparquet_would_change_is_refused_with_the_remedy(tmp_path, column, found):
     pq.write_table(pa.table({"x": column}), tmp_path / "a.parquet")
     with pytest.raises(SourceError, match=f"{found}.*engine: pyarrow"):
         read(tmp_path, engine="fastparquet")
     assert len(read(tmp_path)) == len(column)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {},
+        {"use_dictionary": False},
+        {"dictionary_pagesize_limit": 2000, "data_page_size": 1000},
+        {"compression": "zstd", "write_batch_size": 100, "data_page_size": 2000},
+    ],
+    ids=["default", "plain", "grown-dictionary", "small-pages"],
+)
+def test_both_engines_agree_however_the_pages_are_laid_out(tmp_path, layout):
+    rows = [
+        {
+            "text": None if n % 7 == 3 else f"text {n} " * 9,
+            "words": [f"w{n}", None] * (n % 3),
+            "bytes": b"%d" % n * 9,
+            "n": n,
+        }
+        for n in range(3000)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", **layout)
+    for engine in ENGINES:
+        check_source(config(tmp_path, engine=engine), expected=rows)
+
+
+def test_a_value_that_fastparquet_did_not_read_is_noticed(tmp_path, monkeypatch):
+    import fastparquet
+
+    pq.write_table(pa.table({"text": ["a", "b", None]}), tmp_path / "a.parquet")
+    original = fastparquet.ParquetFile.to_pandas
+
+    def lossy(self, **options):
+        frame = original(self, **options)
+        frame.loc[1, "text"] = None
+        return frame
+
+    monkeypatch.setattr(fastparquet.ParquetFile, "to_pandas", lossy)
+    with pytest.raises(SourceError, match="found 2 nulls in column 'text' where the file says 1; set engine: pyarrow"):
+        read(tmp_path, engine="fastparquet")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
