@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def build_planner(config: PipelineConfig, orders: Mapping[str, SourceOrder], mes
             lookahead=config.lookahead,
             balance=config.balance,
             cost={
-                module: build_cost(cost, lambda path, module=module: import_dotted(path, name=f"cost.{module}"))
+                module: build_cost(cost, partial(import_dotted, name=f"cost.{module}"))
                 for module, cost in config.cost.items()
             },
             broadcast=tuple(config.broadcast),
@@ -211,15 +212,15 @@ def next_plan(
 def _check_images(chains: Mapping[str, TransformChain]) -> None:
     seen: dict[str, tuple[str, Any]] = {}
     for name, chain in chains.items():
-        for what in ("patch", "merge"):
+        for what in ("patch", "merge", "image_token"):
             value = getattr(chain, what)
             if value is None:
                 continue
             first, known = seen.setdefault(what, (name, value))
             if known != value:
                 raise ConfigError(
-                    f"sources.{name}: image {what} is {value}, but source {first!r} has {known}; patches of one run "
-                    f"must have one geometry: set the same {what} in both"
+                    f"sources.{name}: image {what} is {value}, but source {first!r} has {known}; one model sees "
+                    f"the images of all sources: set the same {what} in both"
                 )
 
 

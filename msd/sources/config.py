@@ -78,7 +78,7 @@ class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
             raise ConfigError(f"format {self.format} needs a path: a file, glob, directory or URL")
 
     @property
-    def end(self) -> str:
+    def end(self) -> Literal["repeat", "stop", "drop", "error"]:
         """What happens when the source ends: repeat, stop, drop or error."""
         return self.on_exhausted or ("repeat" if self.max_epochs is None else "stop")
 
