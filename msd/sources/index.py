@@ -11,7 +11,7 @@ from msd.errors import SourceError
 from msd.sources.cache import IndexCache
 from msd.sources.config import ReaderConfig
 from msd.sources.files import Opener, ShardFile
-from msd.sources.listing import list_shards, resolve_format
+from msd.sources.listing import find_shards, list_shards
 from msd.sources.open import shard_format
 from msd.sources.schema import check_same_schema
 from msd.sources.seekable import rewrite_seekable
@@ -61,7 +61,7 @@ def index_sources(
     cache = IndexCache(cache_dir)
     num_threads = workers or min(8, 4 * (os.cpu_count() or 1))
     with ThreadPoolExecutor(num_threads, thread_name_prefix="msd-index") as pool:
-        listings = {name: pool.submit(_list, name, config) for name, config in sources.items()}
+        listings = {name: pool.submit(find_shards, name, config) for name, config in sources.items()}
         listed = {name: listing.result() for name, listing in listings.items()}
         tasks: dict[Future[tuple[ShardIndex, bool]], tuple[str, ShardFile]] = {}
         for name, (chosen, files) in listed.items():
@@ -75,11 +75,6 @@ def index_sources(
         shard = Shard(name=file.name, path=file.path, nbytes=file.nbytes, num_rows=index.num_rows)
         parts[name].append((shard, index))
     return {name: _table(name, sources[name], listed[name][0], parts[name]) for name in sources}
-
-
-def _list(name: str, config: ReaderConfig) -> tuple[str, list[ShardFile]]:
-    chosen = resolve_format(name, config)
-    return chosen, [] if chosen in ("memory", "class") else list_shards(name, config)
 
 
 def _index_file(file: ShardFile, chosen: str, config: ReaderConfig, cache: IndexCache) -> tuple[ShardIndex, bool]:

@@ -4,6 +4,7 @@ import posixpath
 
 import msgspec
 
+from msd.core.index import BlockTable
 from msd.errors import SourceError
 from msd.sources.config import ReaderConfig
 from msd.sources.discover import EXTENSIONS, HF_MARKS, Found, counted, discover, shown
@@ -29,17 +30,25 @@ def list_shards(name: str, config: ReaderConfig) -> list[ShardFile]:
     Raises:
         SourceError: If nothing is found: naming the path, what was looked for, what lies nearby, and what to do.
     """
+    return find_shards(name, config)[1]
+
+
+def find_shards(name: str, config: ReaderConfig) -> tuple[str, list[ShardFile]]:
+    """Return the format of a source and its files, which `list_shards` describes; no files for rows from Python."""
+    chosen = _set_format(config)
+    if chosen in ("memory", "class"):
+        return chosen, []
     found = discover(name, config)
-    chosen = resolve_format(name, config) if config.format != "auto" else _format_of(name, config, found)
+    chosen = chosen or _format_of(name, config, found)
     if chosen == "hf":
-        return _hf_shards(name, config, _with_names(name, found))
+        return chosen, _hf_shards(name, config, _with_names(name, found))
     taken = [file for file in found if file.is_named or file.inside.lower().endswith(EXTENSIONS[chosen])]
     if not taken:
         raise SourceError(
             f"sources.{name}: no {chosen} file in {shown(config)}; looked for {' '.join(EXTENSIONS[chosen])}, found "
             f"{counted(file.inside for file in found)}; set the format these have, or name the files with a glob"
         )
-    return sorted(_with_names(name, taken))
+    return chosen, sorted(_with_names(name, taken))
 
 
 def resolve_format(name: str, config: ReaderConfig) -> str:
@@ -48,13 +57,22 @@ def resolve_format(name: str, config: ReaderConfig) -> str:
     Raises:
         SourceError: If the names say nothing, or several formats.
     """
+    return _set_format(config) or _format_of(name, config, discover(name, config))
+
+
+def _set_format(config: ReaderConfig) -> str | None:
+    """Return the format that the configuration says, or None where it leaves that to the files' names."""
     if ":" in config.format or config.cls is not None:
         return "class"
     if config.rows is not None:
         return "memory"
-    if config.format != "auto":
-        return config.format
-    return _format_of(name, config, discover(name, config))
+    return None if config.format == "auto" else config.format
+
+
+def format_of_index(name: str, config: ReaderConfig, blocks: BlockTable) -> str:
+    """Return the format of a source that is indexed, without listing its files again."""
+    files = [Found("", shard.name, shard.path, shard.nbytes, "", True) for shard in blocks.shards]
+    return _set_format(config) or _format_of(name, config, files)
 
 
 def _format_of(name: str, config: ReaderConfig, found: list[Found]) -> str:

@@ -4,7 +4,7 @@ from msd.core.index import BlockTable
 from msd.sources.base import BlockReader
 from msd.sources.config import ReaderConfig
 from msd.sources.files import Opener
-from msd.sources.listing import resolve_format
+from msd.sources.listing import format_of_index, resolve_format
 from msd.sources.shard import IndexShard, MakeReader
 
 __all__ = ["open_reader", "resolve_format", "shard_format"]
@@ -19,9 +19,9 @@ def open_reader(name: str, config: ReaderConfig, blocks: BlockTable) -> BlockRea
         blocks: Its index, from `index_sources`.
 
     Raises:
-        SourceError: If `format: auto` cannot be told, or rows given from Python cannot be read.
+        SourceError: If rows given from Python are none.
     """
-    chosen = resolve_format(name, config)
+    chosen = format_of_index(name, config, blocks)
     if chosen == "memory":
         from msd.sources import memory
 
