@@ -57,7 +57,7 @@ class SmallTransformer(nn.Module):
         self,
         vocab: int,
         *,
-        dim: int = 96,
+        dim: int = 64,
         layers: int = 2,
         heads: int = 4,
         kv_heads: int = 2,
