@@ -8,6 +8,7 @@ from typing import Any
 
 from msd.config import PipelineConfig, import_dotted
 from msd.constructor.constructor import DataConstructor
+from msd.coordinator import Coordinator, Placement
 from msd.core.index import BlockTable
 from msd.core.mesh import Mesh
 from msd.core.order import SourceOrder, auto_window_blocks
@@ -87,7 +88,7 @@ def build_loaders(
 ) -> dict[str, SourceLoader]:
     """Return a loader for every source; together they hold at most `PAYLOAD_BYTES`."""
     chains = build_chains(config) if chains is None else chains
-    share = max(4 << 20, PAYLOAD_BYTES // max(1, len(config.sources)))
+    share = _share(config)
     return {
         name: SourceLoader(
             order=orders[name],
@@ -141,6 +142,33 @@ def build_planner(config: PipelineConfig, orders: Mapping[str, SourceOrder], mes
 def build_constructor(config: PipelineConfig) -> DataConstructor:
     """Return the constructor of a run."""
     return DataConstructor(pad_token_id=config.batch.pad_token_id)
+
+
+def build_coordinator(
+    config: PipelineConfig,
+    orders: Mapping[str, SourceOrder],
+    *,
+    placement: Placement,
+    constructors: Mapping[str, tuple[int, ...]],
+    depth: int,
+) -> Coordinator:
+    """Return the coordinator of a run; see `msd.coordinator.Coordinator`."""
+
+    def new_planner(progress: StateDict | None) -> Planner:
+        planner = build_planner(config, orders)
+        if progress is not None:
+            planner.load_state_dict(progress)
+        return planner
+
+    return Coordinator(
+        new_planner=new_planner,
+        orders=orders,
+        totals={name: orders[name].total_ordinals(source.max_epochs) for name, source in config.sources.items()},
+        placement=placement,
+        constructors=constructors,
+        depth=depth,
+        share_bytes=_share(config) // 2,
+    )
 
 
 def identity(
@@ -207,6 +235,11 @@ def next_plan(
         if table.failures and on_failures is not None:
             on_failures(outcome.source, table.failures)
         planner.observe(table)
+
+
+def _share(config: PipelineConfig) -> int:
+    """Return the payload that one source may hold."""
+    return max(4 << 20, PAYLOAD_BYTES // max(1, len(config.sources)))
 
 
 def _check_images(chains: Mapping[str, TransformChain]) -> None:

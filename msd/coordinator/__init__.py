@@ -1,5 +1,7 @@
-"""When, and who is alive. Pure: no I/O, no clock; runtimes carry its decisions out."""
+"""When, and who is alive: events in, commands out. Pure: no I/O, no clock; runtimes carry the decisions out."""
 
+from msd.coordinator.coordinator import Coordinator
 from msd.coordinator.generations import Generations, Position
+from msd.coordinator.placement import Placement, deal
 
-__all__ = ["Generations", "Position"]
+__all__ = ["Coordinator", "Generations", "Placement", "Position", "deal"]

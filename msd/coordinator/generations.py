@@ -4,6 +4,7 @@ A *generation* is a stretch of steps from one start. The n-th load of any rank o
 the others joins it if the state is the same, and is refused otherwise; a rank that did not load follows.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from msd.errors import EngineError, StateError
@@ -61,9 +62,15 @@ class Generations:
             known.position = self._start()
         return known.position
 
-    def took(self, rank: int, step: int) -> None:
-        """Note that a rank was handed `step`; asking for the next one will count it as taken."""
-        self._ranks[rank].position = Position(self.generation, step + 1)
+    def asks(self, rank: int, session: int, step: int) -> None:
+        """Note that a rank asks for `step` of the present generation, and so has taken the one before."""
+        self.asked(rank, session)
+        if step < self.first_step:
+            raise StateError(
+                f"rank {rank} asks for step {step}, but generation {self.generation} starts at step {self.first_step}; "
+                "load an earlier state to go there"
+            )
+        self._ranks[rank].position = Position(self.generation, step)
 
     def load(self, rank: int, *, step: int, digest: str) -> bool:
         """Note that a rank loads a state and return whether that opens a generation.
@@ -86,18 +93,35 @@ class Generations:
         known.position = self._start()
         return opens
 
+    def next_steps(self, ranks: Iterable[int]) -> set[int]:
+        """Return the steps that the connected ones of `ranks` ask for next; before any rank came, the first step."""
+        if not self._num_sessions:
+            return {self.first_step}
+        return {
+            self._next_step(self._ranks[rank]) for rank in ranks if rank in self._ranks and self._ranks[rank].session
+        }
+
+    @property
+    def slowest(self) -> int | None:
+        """The step that the slowest connected rank asks for next, or None while none is connected."""
+        return min(self.next_steps(self._ranks), default=None)
+
+    @property
+    def fastest(self) -> int | None:
+        """The step that the fastest connected rank asks for next, or None while none is connected."""
+        return max(self.next_steps(self._ranks), default=None)
+
     @property
     def watermark(self) -> int:
-        """The last step that every connected rank has taken: nothing up to it is needed again in this generation.
+        """The last step that every connected rank has taken: nothing up to it is needed again in this generation."""
+        return (self.first_step if self.slowest is None else self.slowest) - 1
 
-        A rank has taken a step when it asks for the next one, so the step handed out last is not taken yet.
-        """
-        steps = [
-            known.position.next_step if known.position.generation == self.generation else self.first_step
-            for known in self._ranks.values()
-            if known.session
-        ]
-        return min(steps, default=self.first_step + 1) - 2
+    def is_connected(self, rank: int) -> bool:
+        """Return whether a client speaks for the rank."""
+        return rank in self._ranks and self._ranks[rank].session != 0
+
+    def _next_step(self, known: _Rank) -> int:
+        return known.position.next_step if known.position.generation == self.generation else self.first_step
 
     def _start(self) -> Position:
         return Position(self.generation, self.first_step)

@@ -70,6 +70,13 @@ class Planner:
         """The step that `plan` gives next."""
         return self._step
 
+    @property
+    def idle_sources(self) -> frozenset[str]:
+        """Sources that have no share in the next step, or have ended: no row of theirs will be drawn in it."""
+        shares = self.strategy.mix.schedule.shares(self._step)
+        pairs = zip(shares, self._intakes, strict=True)
+        return frozenset(intake.terms.name for share, intake in pairs if not share or intake.is_ended)
+
     def needs(self, source: str) -> int:
         """Return the ordinal of the next row of `source` that was not observed yet."""
         return self._intake(source).needs

@@ -11,8 +11,7 @@ def make() -> Generations:
 def test_a_rank_that_comes_late_starts_where_the_generation_does():
     generations = make()
     first = generations.connect(0)
-    generations.took(0, 0)
-    generations.took(0, 1)
+    generations.asks(0, first, 2)
     late = generations.connect(1)
     assert generations.asked(0, first) == Position(0, 2)
     assert generations.asked(1, late) == Position(0, 0)
@@ -21,7 +20,7 @@ def test_a_rank_that_comes_late_starts_where_the_generation_does():
 def test_a_rank_that_did_not_load_follows():
     generations = make()
     loading, following = generations.connect(0), generations.connect(1)
-    generations.took(1, 0)
+    generations.asks(1, following, 1)
     assert generations.load(0, step=7, digest="seven")
     assert generations.asked(1, following) == Position(1, 7)
     assert generations.asked(0, loading) == Position(1, 7)
@@ -77,13 +76,26 @@ def test_an_older_client_of_a_rank_is_refused():
 
 def test_the_watermark_waits_for_the_slowest_connected_rank():
     generations = make()
-    generations.connect(0)
-    slow = generations.connect(1)
-    for step in range(5):
-        generations.took(0, step)
-    assert generations.watermark == -2
-    generations.took(1, 0)
-    generations.took(1, 1)
-    assert generations.watermark == 0
+    fast, slow = generations.connect(0), generations.connect(1)
+    generations.asks(0, fast, 5)
+    assert (generations.watermark, generations.slowest, generations.fastest) == (-1, 0, 5)
+    generations.asks(1, slow, 2)
+    assert generations.watermark == 1
     generations.disconnect(1, slow)
-    assert generations.watermark == 3
+    assert generations.watermark == 4
+
+
+def test_before_any_rank_came_all_are_expected_at_the_first_step():
+    generations = make()
+    assert generations.next_steps([0, 1]) == {0}
+    session = generations.connect(0)
+    generations.asks(0, session, 3)
+    assert generations.next_steps([0, 1]) == {3}
+    assert generations.next_steps([1]) == set()
+
+
+def test_a_step_before_the_generation_is_refused():
+    generations = Generations(first_step=10, digest="ten")
+    session = generations.connect(0)
+    with pytest.raises(StateError, match="asks for step 9, but generation 0 starts at step 10"):
+        generations.asks(0, session, 9)

@@ -1,0 +1,79 @@
+"""What to do: the coordinator returns these, and the shells (local, simulated, Dask) carry them out."""
+
+from dataclasses import dataclass
+
+from msd.core.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Examine:
+    """Have a host examine rows of one window and report what is known of them."""
+
+    host: str
+    source: str
+    partition: int
+    start: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Tell every host of a source that rows before an ordinal will not be asked for again, as far as is known."""
+
+    source: str
+    before: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assign:
+    """Give a constructor a step to assemble."""
+
+    constructor: str
+    generation: int
+    plan: StepPlan
+    owners: dict[str, dict[int, tuple[str, int]]]
+    """By source and ordinal: the host and partition that prepare the row."""
+    placement_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Tell a constructor that steps up to one were taken by all its ranks."""
+
+    constructor: str
+    generation: int
+    through: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """Tell a constructor that a new generation begins: what it holds is void."""
+
+    constructor: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Tell a constructor where the run ends: `step` does not exist."""
+
+    constructor: str
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """Take note of a step that was planned for the first time in its generation."""
+
+    plan: StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Tell every rank why the run cannot go on."""
+
+    error: Exception
+
+
+Command = Examine | Release | Assign | Drop | Rewind | Finish | Planned | Fail

@@ -1,0 +1,71 @@
+"""One line of planning: a planner, and the rows on their way to it."""
+
+from collections.abc import Mapping
+
+from msd.coordinator.lookahead import Lookahead, RowRequest
+from msd.core.order import SourceOrder
+from msd.core.plan import StepPlan
+from msd.core.sample import MetaTable
+from msd.planner.planner import Planner, Starved
+
+
+class Lane:
+    """Plans steps one after the other as metadata arrives; says which rows it would like next."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        orders: Mapping[str, SourceOrder],
+        totals: Mapping[str, int | None],
+        *,
+        share_bytes: int,
+    ) -> None:
+        """Go on from where `planner` stands.
+
+        Args:
+            planner: At a step boundary.
+            orders: The sequence of each source.
+            totals: Ordinals in all of each source, None without end.
+            share_bytes: Payload that one source may have waiting before it is asked for no more than is needed.
+        """
+        self._planner = planner
+        self._sources = {
+            name: Lookahead(order, total=totals[name], start=planner.needs(name), share_bytes=share_bytes)
+            for name, order in orders.items()
+        }
+        self._quiet = set(planner.idle_sources)
+        self.starved: Starved | None = None
+        """What planning waits for."""
+
+    @property
+    def step(self) -> int:
+        """The step that is planned next."""
+        return self._planner.step
+
+    def arrive(self, table: MetaTable) -> None:
+        """Take metadata, in any order, perhaps twice."""
+        for ready in self._sources[table.source].arrive(table):
+            self._planner.observe(ready)
+
+    def plan(self) -> StepPlan | Starved | None:
+        """Return the next plan, or what it waits for, or None when the run has ended."""
+        outcome = self._planner.plan()
+        self.starved = outcome if isinstance(outcome, Starved) else None
+        if isinstance(outcome, Starved):
+            self._quiet.discard(outcome.source)
+            self._sources[outcome.source].starve(outcome.ordinal)
+        elif outcome is not None:
+            for name, saved in outcome.progress["sources"].items():
+                self._sources[name].consume(int(saved["ordinal"]))
+        return outcome
+
+    def requests(self) -> list[RowRequest]:
+        """Return the rows to have examined now, the most urgent first."""
+        urgent = [self.starved.source] if self.starved is not None else []
+        others = [name for name in self._sources if name not in self._quiet and name not in urgent]
+        return [request for name in (*urgent, *others) for request in self._sources[name].requests()]
+
+    def ask_again(self) -> None:
+        """Ask once more for all rows that have not arrived: a host is gone."""
+        for source in self._sources.values():
+            source.ask_again()

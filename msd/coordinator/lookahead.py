@@ -1,0 +1,99 @@
+"""Which rows to have examined next, so that planning seldom waits. Never changes what is planned.
+
+Per source: rows that were asked for, metadata that arrived (in any order, perhaps twice), and how far ahead of the
+draws it pays to be. Metadata has no bound of its own; the payload behind it does: past its share of bytes a source is
+asked for no more than the row that the planner waits for.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from msd.core.order import SourceOrder
+from msd.core.sample import MetaTable
+
+CHUNK_ROWS = 64
+"""Rows of one request at most: what loaders of one window examine side by side."""
+FIRST_ROWS = 8
+MOST_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RowRequest:
+    """Consecutive rows of one window, to be examined."""
+
+    source: str
+    start: int
+    num_rows: int
+
+
+class Lookahead:
+    """Rows of one source on their way to a planner."""
+
+    def __init__(self, order: SourceOrder, *, total: int | None, start: int, share_bytes: int) -> None:
+        """Begin at ordinal `start` of a source that has `total` ordinals, or no end."""
+        self._order = order
+        self._total = 0 if order.rows_per_epoch == 0 else total
+        self._share_bytes = share_bytes
+        self._asked = start
+        self._arrived = start
+        self._consumed = start
+        self._early: dict[int, MetaTable] = {}
+        self._weight: deque[tuple[int, int]] = deque()
+        self._bytes_ahead = 0
+        self._rows_ahead = FIRST_ROWS
+        self._needs: int | None = None
+
+    @property
+    def waits_for(self) -> int | None:
+        """The row that the planner was refused, if it has not arrived."""
+        return self._needs if self._needs is not None and self._needs >= self._arrived else None
+
+    def starve(self, ordinal: int) -> None:
+        """Note that the planner needs `ordinal` now: look twice as far ahead from here on."""
+        if self._needs != ordinal:
+            self._rows_ahead = min(MOST_ROWS, 2 * self._rows_ahead)
+        self._needs = ordinal
+
+    def consume(self, ordinal: int) -> None:
+        """Note that the planner stands at `ordinal` after a step."""
+        used = ordinal - self._consumed
+        self._consumed = ordinal
+        # Two steps' worth ahead, forgetting a rush slowly.
+        self._rows_ahead = max(FIRST_ROWS, min(MOST_ROWS, max(2 * used, self._rows_ahead * 7 // 8)))
+        while self._weight and self._weight[0][0] <= ordinal:
+            self._bytes_ahead -= self._weight.popleft()[1]
+
+    def requests(self) -> list[RowRequest]:
+        """Return what to ask for now; it is then counted as asked."""
+        wanted = self._consumed + self._rows_ahead
+        if self._needs is not None:
+            wanted = max(wanted, self._needs + 1)
+        asked = []
+        while self._asked < wanted and (self._total is None or self._asked < self._total):
+            if self._bytes_ahead > self._share_bytes and not (self._needs is not None and self._asked <= self._needs):
+                break
+            window = self._order.window_at(self._asked)
+            end = min(window.first_ordinal + window.num_rows, self._asked + CHUNK_ROWS, wanted)
+            end = end if self._total is None else min(end, self._total)
+            asked.append(RowRequest(self._order.source, self._asked, end - self._asked))
+            self._asked = end
+        return asked
+
+    def ask_again(self) -> None:
+        """Forget that rows were asked for that have not arrived."""
+        self._asked = self._arrived
+        self._early.clear()
+
+    def arrive(self, table: MetaTable) -> list[MetaTable]:
+        """Take a table and return those that now follow one another without a gap; one that was seen is left out."""
+        if table.start >= self._arrived and table.num_rows:
+            self._early.setdefault(table.start, table)
+        ready = []
+        while self._arrived in self._early:
+            following = self._early.pop(self._arrived)
+            ready.append(following)
+            num_bytes = int(following.num_bytes_S.sum())
+            self._weight.append((following.end, num_bytes))
+            self._bytes_ahead += num_bytes
+            self._arrived = following.end
+        return ready

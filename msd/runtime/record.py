@@ -1,0 +1,74 @@
+"""What a run has done so far: sums over its plans, and where each document came from."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msd.core.order import SourceOrder
+from msd.core.plan import StepPlan
+
+_MEANS = ("fill", "imbalance", "imbalance_floor", "lockstep", "lockstep_floor")
+
+
+class RunRecord:
+    """Sums over the plans of a generation."""
+
+    def __init__(self) -> None:
+        """Begin with no step."""
+        self.num_steps = 0
+        self._sums = dict.fromkeys(_MEANS, 0.0)
+        self._tokens: dict[str, int] = {}
+        self._samples: dict[str, int] = {}
+
+    def add(self, plan: StepPlan) -> None:
+        """Count a step."""
+        report = plan.report
+        self.num_steps += 1
+        for name in _MEANS:
+            self._sums[name] += getattr(report, name)
+        for name, tokens in report.tokens_by_source.items():
+            self._tokens[name] = self._tokens.get(name, 0) + tokens
+        for name, samples in report.samples_by_source.items():
+            self._samples[name] = self._samples.get(name, 0) + samples
+
+    def means(self) -> dict[str, float | None]:
+        """Return the mean of each figure of the plans, None before the first step."""
+        return {name: self._sums[name] / self.num_steps if self.num_steps else None for name in _MEANS}
+
+    def of_source(self, name: str) -> dict[str, Any]:
+        """Return what was drawn of a source, and its realised shares."""
+        tokens, samples = self._tokens.get(name, 0), self._samples.get(name, 0)
+        return {
+            "tokens": tokens,
+            "samples": samples,
+            "token_share": tokens / max(1, sum(self._tokens.values())),
+            "sample_share": samples / max(1, sum(self._samples.values())),
+        }
+
+
+def provenance(plan: StepPlan, orders: Mapping[str, SourceOrder]) -> list[dict[str, Any]]:
+    """Return for each document of a step where it came from (source, file, row) and where it was placed."""
+    return [_document(plan, document, orders) for document in range(plan.num_documents)]
+
+
+def _document(plan: StepPlan, document: int, orders: Mapping[str, SourceOrder]) -> dict[str, Any]:
+    sample_id = plan.sample_id(document)
+    order = orders[sample_id.source]
+    window = order.window_at(sample_id.ordinal)
+    block_N, row_N = order.window_rows(window)
+    place = sample_id.ordinal - window.first_ordinal
+    block = int(block_N[place])
+    bucket = int(plan.bucket_D[document])
+    return {
+        "source": sample_id.source,
+        "ordinal": sample_id.ordinal,
+        "part": sample_id.part,
+        "start": int(plan.start_D[document]),
+        "length": int(plan.length_D[document]),
+        "epoch": window.epoch,
+        "shard": order.blocks.shards[order.blocks.shard_B[block]].name,
+        "row": int(order.blocks.first_row_B[block] + row_N[place]),
+        "bucket": bucket,
+        "ranks": list(plan.consumers_B[bucket]),
+        "microbatch": int(plan.slot_D[document]),
+        "offset": int(plan.offset_D[document]),
+    }
