@@ -58,10 +58,11 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
     length_D, num_patches_D = columns[:, 4], columns[:, 8]
     padded_D = -(-length_D // pack.document_multiple) * pack.document_multiple
     cost_by_module = {op.module: op.of(length_D, num_patches_D) for op in strategy.costs}
-    cost_DK = scaled(list(cost_by_module.values()))
+    cost_DK, share_K = scaled(list(cost_by_module.values()))
     packed = packed_layout(sequences, grid)
     op = strategy.balance or Balance("none")
-    layout = balance(sequences, cost_DK, padded_D, grid, op, cuts=pack.cuts)
+    total_D = _summed(cost_by_module, len(pieces))
+    layout = balance(sequences, cost_DK, share_K, padded_D, grid, op, cuts=pack.cuts)
     order, bucket_D, slot_D, offset_D = _placed(layout, padded_D, grid)
     columns = columns[order]
     return StepPlan(
@@ -89,7 +90,7 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
         bucket_D=bucket_D.astype(np.int32),
         slot_D=slot_D.astype(np.int32),
         offset_D=offset_D.astype(np.int32),
-        cost_D=_summed(cost_by_module, len(pieces))[order],
+        cost_D=total_D[order],
         global_num_valid_tokens=int(columns[:, 5].sum()),
         progress=membership.progress,
         report=_report(membership, strategy, place, grid, columns, cost_by_module, padded_D, packed, layout),

@@ -6,13 +6,14 @@ sequences and documents under the cap of a sequence.
 
 # D = documents. S = sequences. K = modules. B = buckets. M = slots. Q = sequences of a row.
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from msd.core.arrays import Int64Array
+from msd.core.arrays import Float64Array, Int64Array
 from msd.errors import ConfigError
 from msd.planner.balancers import lpt
 from msd.planner.primitives.climb import even_buckets, even_slots
@@ -89,21 +90,51 @@ def packed_layout(sequences: Sequence[list[int]], grid: Grid) -> Layout:
 
 
 def balance(
-    sequences: Sequence[list[int]], cost_DK: Int64Array, padded_D: Int64Array, grid: Grid, op: Balance, *, cuts: bool
+    sequences: Sequence[list[int]],
+    cost_DK: Int64Array,
+    share_K: Float64Array,
+    padded_D: Int64Array,
+    grid: Grid,
+    op: Balance,
+    *,
+    cuts: bool,
 ) -> Layout:
     """Return a layout of the same documents with evener cost.
+
+    With several modules two layouts are tried: one that evens out the largest module of each row, and one that goes on
+    from it and evens out their sum. Ranks meet in one module after the other, so the better one is that in which the
+    modules' excesses, each counted by its share of the cost, are less.
 
     Args:
         sequences: Documents of each sequence, as packed.
         cost_DK: Integer costs with equal column sums; see `primitives.cost.scaled`.
+        share_K: What each module has of the cost of the step; sums to 1.
         padded_D: Extent of each document.
         grid: Rows to fill.
         op: What to even out.
         cuts: Whether packing cut parts: then sequences stay as they are and only change places.
     """
     packed = packed_layout(sequences, grid)
-    if op.method == "none" or not cost_DK.shape[1] or (grid.num_buckets == 1 and "microbatch" not in op.across):
+    if op.method == "none" or not cost_DK.shape[1] or grid.num_buckets == 1:
         return packed
+
+    def objective(layout: Layout) -> float:
+        modules = enumerate(share_K.tolist())
+        return math.fsum(share * _objective(layout.cost_MB(cost_DK[:, [k]]), op.across) for k, share in modules)
+
+    balanced = _evened(packed.sequences, cost_DK, padded_D, grid, op, cuts=cuts)
+    if cost_DK.shape[1] > 1:
+        total_D1 = np.rint((cost_DK * share_K).sum(axis=1)).astype(np.int64)[:, None]
+        summed = _evened(balanced.sequences, total_D1, padded_D, grid, op, cuts=cuts)
+        balanced = min(balanced, summed, key=objective)
+    before = objective(packed)
+    gain = (before - objective(balanced)) / before if before > 0 else 0.0
+    return balanced if gain >= op.min_gain else packed
+
+
+def _evened(
+    sequences: list[list[int]], cost_DK: Int64Array, padded_D: Int64Array, grid: Grid, op: Balance, *, cuts: bool
+) -> Layout:
     own = [list(docs) for docs in sequences]
     if "microbatch" in op.across:
         rows = _even_slots(own, cost_DK, padded_D, grid, cuts=cuts)
@@ -112,10 +143,7 @@ def balance(
             rows = rows if cuts else _evener_buckets(rows)
     else:
         rows = _even_buckets(own, cost_DK, padded_D, grid, cuts=cuts)
-    balanced = _finished(rows.sequences, rows.rows)
-    before, after = (_objective(layout.cost_MB(cost_DK), op.across) for layout in (packed, balanced))
-    gain = (before - after) / before if before > 0 else 0.0
-    return balanced if gain >= op.min_gain else packed
+    return _finished(rows.sequences, rows.rows)
 
 
 def _even_slots(

@@ -37,7 +37,8 @@ def even_slots(rows: Rows, *, whole_sequences: bool, max_tries: int) -> None:
         if excess_M[slot] <= mean_row // _GOOD_ENOUGH:
             return
         giver = (slot, int(rows.value_MB[slot].argmax()))
-        room_MB = level_M[:, None] - rows.value_MB
+        # Room is asked for in the module that makes the giver slow; the score sees to the others.
+        room_MB = level_M[:, None] - rows.cost_MBK[:, :, int(rows.cost_MBK[giver].argmax())]
         room_MB[giver] = _NONE
         limit = int(excess_M[slot]) - max(1, mean_row // _WORTH_A_TRADE)
         for taker in _by_room(room_MB):

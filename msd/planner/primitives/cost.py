@@ -50,16 +50,20 @@ class Cost:
         return f"cost({self.function}, module={self.module!r})"
 
 
-def scaled(cost_by_module: Sequence[Float64Array]) -> Int64Array:
-    """Return integer costs [D, K]: in each module the documents of the step sum to about 2**40.
+def scaled(cost_by_module: Sequence[Float64Array]) -> tuple[Int64Array, Float64Array]:
+    """Return integer costs [D, K] and the share that each module has of the step's cost [K].
 
-    Comparing integers makes a layout the same on every machine; equal totals make modules comparable, so that the
-    largest of a bucket's columns is its normalised joint cost. Modules that cost nothing in this step are left out.
+    In each module the documents of the step sum to about 2**40. Comparing integers makes a layout the same on every
+    machine; equal totals make modules comparable, so that the largest of a bucket's columns is its normalised joint
+    cost. Modules that cost nothing in this step are left out.
     """
-    columns = []
-    for cost_D in cost_by_module:
-        total = math.fsum(cost_D.tolist())
-        if total > 0:
-            columns.append(np.rint(cost_D * (_STEP_TOTAL / total)).astype(np.int64))
     num_documents = len(cost_by_module[0]) if cost_by_module else 0
-    return np.stack(columns, axis=1) if columns else np.zeros((num_documents, 0), dtype=np.int64)
+    totals = [math.fsum(cost_D.tolist()) for cost_D in cost_by_module]
+    columns = [
+        np.rint(cost_D * (_STEP_TOTAL / total)).astype(np.int64)
+        for cost_D, total in zip(cost_by_module, totals, strict=True)
+        if total > 0
+    ]
+    if not columns:
+        return np.zeros((num_documents, 0), dtype=np.int64), np.zeros(0)
+    return np.stack(columns, axis=1), np.array([total for total in totals if total > 0]) / math.fsum(totals)

@@ -6,9 +6,9 @@ Costs are integers and choices are the first of the best: equal inputs give equa
 # K = modules. M = slots. B = buckets. D = documents. N = documents of one sequence.
 # P, Q = sets of documents (or single sequences) that the two sides of a trade may give.
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, product
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,8 @@ _UNITS = 12
 """Documents of a sequence that are considered for a trade ..."""
 _PAIRS_ONLY_ABOVE = 8
 """... in sets of up to three, or of up to two when there are more than this."""
+_SEQUENCES = 4
+"""Sequences of a row that are tried on each side."""
 _NEVER = np.iinfo(np.int64).max
 
 Place = tuple[int, int]
@@ -96,27 +98,27 @@ class Rows:
             score: Takes what each side may give, [P, K] and [Q, K]; returns [P, Q], less is better.
             is_allowed: Takes the cost that would move, [K].
             limit: The trade must score at most this.
-            whole_sequences: Trade one sequence for another; else documents of the costliest sequence of the giver for
-                documents of the cheapest of the taker.
+            whole_sequences: Trade one sequence for another; else documents of the giver's costliest sequence for
+                documents of the taker's cheapest, in the module that makes the giver costly.
         """
         if whole_sequences:
-            gives, takes = self._offer_sequences(giver), self._offer_sequences(taker)
+            pairs = iter([(self._offer_sequences(giver), self._offer_sequences(taker))])
         else:
-            gives = self._offer_documents(self._extreme(giver, costliest=True))
-            takes = self._offer_documents(self._extreme(taker, costliest=False))
-        score_PQ = score(gives.cost_PK, takes.cost_PK)
-        if not whole_sequences:
-            moved_PQ = gives.tokens_P[:, None] - takes.tokens_P[None, :]
-            score_PQ[(moved_PQ > takes.room) | (-moved_PQ > gives.room)] = _NEVER
-            # Giving everything for nothing would leave an empty sequence.
-            if gives.gives_all:
-                score_PQ[-1, 0] = _NEVER
-        best = int(score_PQ.argmin())
-        if score_PQ.flat[best] > limit:
-            return False
-        give, take = divmod(best, score_PQ.shape[1])
-        change_K = gives.cost_PK[give] - takes.cost_PK[take]
-        if not is_allowed(change_K):
+            pairs = self._pairs(giver, taker)
+        for gives, takes in pairs:
+            score_PQ = score(gives.cost_PK, takes.cost_PK)
+            if not whole_sequences:
+                moved_PQ = gives.tokens_P[:, None] - takes.tokens_P[None, :]
+                score_PQ[(moved_PQ > takes.room) | (-moved_PQ > gives.room)] = _NEVER
+                # Giving everything for nothing would leave an empty sequence.
+                if gives.gives_all:
+                    score_PQ[-1, 0] = _NEVER
+            best = int(score_PQ.argmin())
+            give, take = divmod(best, score_PQ.shape[1])
+            change_K = gives.cost_PK[give] - takes.cost_PK[take]
+            if score_PQ.flat[best] <= limit and is_allowed(change_K):
+                break
+        else:
             return False
         if whole_sequences:
             self._swap_sequences(giver, taker, gives.sets[give][0], takes.sets[take][0])
@@ -125,6 +127,14 @@ class Rows:
         self._add(giver, -change_K)
         self._add(taker, change_K)
         return True
+
+    def _pairs(self, giver: Place, taker: Place) -> Iterator[tuple[Offer, Offer]]:
+        """Yield what sequences of the two rows may trade, the giver's costliest and the taker's cheapest first."""
+        module = int(self.cost_MBK[giver].argmax())
+        sources = self._by_cost(giver, module)[::-1][:_SEQUENCES]
+        targets = self._by_cost(taker, module)[:_SEQUENCES]
+        for source, target in product(sources, targets):
+            yield self._offer_documents(source), self._offer_documents(target)
 
     def _swap_sequences(self, giver: Place, taker: Place, given: int, taken: int) -> None:
         for (slot, bucket), old, new in ((giver, given, taken), (taker, taken, given)):
@@ -137,12 +147,13 @@ class Rows:
         for sequence in (source, target):
             del self._offers[sequence]
 
-    def _extreme(self, place: Place, *, costliest: bool) -> int:
+    def _by_cost(self, place: Place, module: int) -> list[int]:
+        """Return the sequences of a row by cost in a module, the cheapest first."""
         row = self.rows[place[0]][place[1]]
         if len(row) == 1:
-            return row[0]
-        values = [int(self._cost(self.sequences[s]).max()) for s in row]
-        return row[values.index(max(values) if costliest else min(values))]
+            return row
+        cost_S = sums(self._cost_DK, [self.sequences[s] for s in row])[:, module]
+        return [row[place] for place in np.argsort(cost_S, kind="stable").tolist()]
 
     def _offer_sequences(self, place: Place) -> Offer:
         row = self.rows[place[0]][place[1]]

@@ -3,8 +3,8 @@
 A draw of n units adds `w_i * n` to the credit of every live source and takes `W * n` from the one drawn, where the
 integer weights sum to W. The largest credit draws next, ties by name. With L the longest sample:
 
-- *Never more than one sample over its share.* Credits of sources that are always live sum to zero, so the largest is not
-  negative, and whoever is drawn ends at most `W * L` below zero. This holds for weights that change as well.
+- *Never more than one sample over its share.* Credits of sources that are always live sum to zero, so the largest is
+  not negative, and whoever is drawn ends at most `W * L` below zero. This holds for weights that change as well.
 - *At most H(k-1) samples under, for k sources* (H: harmonic numbers; 1 for two sources). Let m_j be the mean of the j
   largest credits. Either the one drawn stays among the j largest, which then grow by no more than it gives; or each of
   them was at most the one drawn, so that their mean was at most m_(j+1) and grows by at most L / j. Hence

@@ -26,6 +26,10 @@ def packed_step(seed=0, num=64, cap=4096, mean=350):
     return sequences, np.array(lengths, dtype=np.int64)
 
 
+def balanced(sequences, cost_D, length_D, grid, op, *, cuts=False):
+    return balance(sequences, *scaled([cost_D]), length_D, grid, op, cuts=cuts)
+
+
 def excess(cost_MB):
     return cost_MB.max(axis=1).sum() * cost_MB.shape[1] / cost_MB.sum() - 1
 
@@ -36,9 +40,7 @@ def excess(cost_MB):
 def test_a_layout_holds_every_document_once_under_the_cap(across, cuts, per_row):
     sequences, length_D = packed_step()
     grid = Grid(4, 16 // per_row, per_row, 4096)
-    layout = balance(
-        sequences, scaled([length_D * (1 + length_D / 4096)]), length_D, grid, Balance("lpt", across), cuts=cuts
-    )
+    layout = balanced(sequences, length_D * (1 + length_D / 4096), length_D, grid, Balance("lpt", across), cuts=cuts)
     assert sorted(d for s in layout.sequences for d in s) == list(range(len(length_D)))
     assert sorted(s for slot in layout.rows for held in slot for s in held) == list(range(64))
     assert {len(held) for slot in layout.rows for held in slot} == {per_row}
@@ -50,10 +52,10 @@ def test_a_layout_holds_every_document_once_under_the_cap(across, cuts, per_row)
 @pytest.mark.parametrize("across", [("bucket",), ("microbatch",), BOTH])
 def test_balancing_lowers_what_it_is_asked_to_lower(across):
     sequences, length_D = packed_step()
-    cost_DK = scaled([length_D * (1.0 + length_D / 4096)])
+    cost_D = length_D * (1.0 + length_D / 4096)
     grid = Grid(8, 8, 1, 4096)
-    before = packed_layout(sequences, grid).cost_MB(cost_DK)
-    after = balance(sequences, cost_DK, length_D, grid, Balance("lpt", across), cuts=False).cost_MB(cost_DK)
+    before = packed_layout(sequences, grid).cost_MB(scaled([cost_D])[0])
+    after = balanced(sequences, cost_D, length_D, grid, Balance("lpt", across)).cost_MB(scaled([cost_D])[0])
     if "microbatch" in across:
         assert excess(after) < excess(before) / 4
     if "bucket" in across:
@@ -64,10 +66,10 @@ def test_two_modules_are_placed_so_that_neither_stands_out():
     sequences, length_D = packed_step()
     rng = np.random.default_rng(3)
     patches_D = np.where(rng.random(len(length_D)) < 0.2, rng.integers(100, 3000, len(length_D)), 0)
-    cost_DK = scaled([length_D.astype(float), patches_D.astype(float)])
+    cost_DK, share_K = scaled([length_D.astype(float), patches_D.astype(float)])
     grid = Grid(4, 4, 4, 4096)
     packed = packed_layout(sequences, grid)
-    layout = balance(sequences, cost_DK, length_D, grid, Balance("lpt", BOTH), cuts=False)
+    layout = balance(sequences, cost_DK, share_K, length_D, grid, Balance("lpt", BOTH), cuts=False)
     for column in range(2):
         loads = [layout.cost_MB(cost_DK[:, [column]]).sum(axis=0, keepdims=True) for layout in (packed, layout)]
         assert excess(loads[1]) < max(0.02, excess(loads[0]))
@@ -76,9 +78,9 @@ def test_two_modules_are_placed_so_that_neither_stands_out():
 
 def test_too_small_a_gain_keeps_the_packed_layout():
     sequences, length_D = packed_step()
-    cost_DK = scaled([length_D.astype(float) ** 2])
     grid = Grid(4, 16, 1, 4096)
-    layout = balance(sequences, cost_DK, length_D, grid, Balance("lpt", BOTH, min_gain=0.999), cuts=False)
+    op = Balance("lpt", BOTH, min_gain=0.999)
+    layout = balanced(sequences, length_D.astype(float) ** 2, length_D, grid, op)
     assert layout.rows == packed_layout(sequences, grid).rows
     assert layout.sequences == sequences
 
@@ -99,7 +101,7 @@ def test_empty_sequences_are_shared_by_the_rows_and_come_last():
     grid = Grid(2, 2, 2, 64)
     for layout in (
         packed_layout(sequences, grid),
-        balance(sequences, scaled([length_D.astype(float)]), length_D, grid, Balance("lpt", BOTH), cuts=False),
+        balanced(sequences, length_D.astype(float), length_D, grid, Balance("lpt", BOTH)),
     ):
         held = [[bool(layout.sequences[s]) for s in row] for slot in layout.rows for row in slot]
         assert sorted(held) == [[True, False]] * 3 + [[True, True]]
