@@ -62,7 +62,8 @@ class BlockTable:
     num_rows_B: Int64Array
     """Rows in the block, before the split."""
     offset_B: Int64Array
-    """Where the block starts, in the terms of its format: a byte offset (decompressed for streams) or a row group."""
+    """Where the block starts, in the terms of its format: a byte offset or a row group; for a compressed stream, where
+    its unit starts in the file."""
     nbytes_B: Int64Array
     """Bytes the block's rows take when held, as well as the index can tell."""
     split: Split = Split()

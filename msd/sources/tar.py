@@ -20,7 +20,7 @@ from msd.sources.jsonl import parse_json
 from msd.sources.shard import ShardIndex, ShardReader
 from msd.sources.spans import SpanReader
 from msd.sources.streams import PlainCursor, StreamCursor, codec_of
-from msd.sources.tar_members import Member, tar_members
+from msd.sources.tar_members import Member, checksums, tar_members
 
 _TEXT = ("txt", "text", "caption")
 
@@ -136,4 +136,4 @@ def _value(field: str, data: bytes) -> Any:
 def _is_old_tar(head: bytes) -> bool:
     """Return whether a header without the ustar magic is one of the first tar format: its checksum holds."""
     field = head[148:156].strip(b" \0")
-    return field.isdigit() and not field.strip(b"01234567") and int(field, 8) == sum(head[:148]) + 256 + sum(head[156:])
+    return field.isdigit() and not field.strip(b"01234567") and int(field, 8) in checksums(head)

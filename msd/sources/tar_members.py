@@ -74,9 +74,15 @@ def _check_header(path: str, header: bytes, position: int) -> tuple[bytes, int]:
         size = _number(header[124:136])
     except ValueError:
         expected, size = -1, 0
-    if expected != sum(header[:148]) + 8 * ord(" ") + sum(header[156:]):
+    if expected not in checksums(header):
         raise SourceError(f"{path} is damaged: there is no tar header at byte {position}; remove it or repair it")
     return header[156:157], size
+
+
+def checksums(header: bytes) -> tuple[int, int]:
+    """Return the sums that writers know: of unsigned bytes, and, in some old archives, of signed ones."""
+    counted = header[:148] + b" " * 8 + header[156:]
+    return sum(counted), sum(counted) - 256 * sum(byte > 127 for byte in counted)
 
 
 def _number(field: bytes) -> int:

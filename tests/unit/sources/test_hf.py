@@ -81,3 +81,9 @@ def test_what_the_library_saves_is_read(tmp_path):
     made.select(range(39, -1, -1)).save_to_disk(str(tmp_path / "saved"), num_shards=3)
     check_source({"format": "hf", "path": str(tmp_path / "saved")}, expected=ROWS[::-1])
     check_source({"format": "memory", "rows": made.select([3, 1])}, expected=[ROWS[3], ROWS[1]])
+    for rows, found in (
+        (datasets.DatasetDict(train=made), "with splits train; pass one"),
+        (made.to_iterable_dataset(), "which has no length"),
+    ):
+        with pytest.raises(SourceError, match=found):
+            index_sources({"s": ReaderConfig(format="memory", rows=rows)})

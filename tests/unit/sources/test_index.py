@@ -72,7 +72,8 @@ def test_a_damaged_cache_is_built_again(tmp_path, opened):
     digest = index_sources(settings, cache_dir=tmp_path / "cache")["s"].digest
     (kept,) = (tmp_path / "cache").rglob("*.idx")
     whole = kept.read_bytes()
-    for damaged in (b"", whole[:30], whole[:-1] + bytes([whole[-1] ^ 1]), b"\x00" * 500):
+    flipped = whole[:-20] + bytes([whole[-20] ^ 1]) + whole[-19:]
+    for damaged in (b"", whole[:30], flipped, b"\x00" * 500):
         kept.write_bytes(damaged)
         opened.clear()
         assert index_sources(settings, cache_dir=tmp_path / "cache")["s"].digest == digest
@@ -211,3 +212,27 @@ def test_an_index_of_another_file_under_the_same_key_is_not_taken(tmp_path):
     assert cache.load(file._replace(version="10-2"), "jsonl", 5) is None
     assert cache.load(file._replace(path="/data/b"), "jsonl", 5) is None
     assert cache.load(file, "text", 5) is None
+
+
+def test_a_reader_holds_few_files_open(tmp_path, monkeypatch):
+    for number in range(12):
+        write(tmp_path / f"{number:02}.jsonl", num_rows=2)
+    settings, held, most = config(tmp_path), [], []
+    blocks = index_sources({"s": settings})["s"]
+    original = Opener.open
+
+    def watched(self, path):
+        file = original(self, path)
+        held.append(file)
+        most.append(sum(not one.closed for one in held))
+        return file
+
+    monkeypatch.setattr(Opener, "open", watched)
+    reader = open_reader("s", settings, blocks)
+    for block in range(blocks.num_blocks):
+        reader.read_block(block, np.array([0]))
+    reader.read_block(blocks.num_blocks - 1, np.array([0]))
+    assert len(held) == 12
+    assert max(most) == 4
+    reader.close()
+    assert all(file.closed for file in held)

@@ -68,6 +68,11 @@ def test_the_digest_changes_with_the_content():
     assert len(set(digests)) == 4
 
 
+def test_the_order_of_a_set_is_not_content():
+    first, second = ([{"tags": set(order)}] for order in ((0, 8, 16), (16, 8, 0)))
+    assert index_sources({"s": config(first)})["s"].digest == index_sources({"s": config(second)})["s"].digest
+
+
 def test_values_of_any_type_can_be_held():
     class Opaque:
         pass

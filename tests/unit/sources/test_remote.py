@@ -29,6 +29,7 @@ def test_remote_files_give_the_same_source_as_local_ones(bucket, tmp_path):
     data = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
     for folder in ("a", "b"):
         memory.pipe(f"{root}/web/{folder}/x.jsonl", data)
+        memory.pipe(f"{root}/web/{folder}/.hidden.jsonl", b"rubbish")
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "x.jsonl").write_bytes(data)
     for path in (f"memory:/{root}/web", f"memory:/{root}/web/**/*.jsonl", f"memory:/{root}/web/{{a,b}}/x.jsonl"):

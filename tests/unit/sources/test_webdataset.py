@@ -147,3 +147,14 @@ def test_what_is_no_archive_of_rows_is_refused(tmp_path, data, found):
     (tmp_path / "a.tar").write_bytes(data)
     with pytest.raises(SourceError, match=found):
         index_sources({"photos": config(tmp_path)})
+
+
+def test_the_first_tar_format_and_signed_checksums_are_read(tmp_path):
+    header = bytearray(archive([("\xfc.txt", b"old")], tarfile.USTAR_FORMAT)[:512])
+    header[0:6] = b"\xfc.txt\0"
+    header[257:265] = bytes(8)
+    header[148:156] = b" " * 8
+    signed = sum(byte - 256 if byte > 127 else byte for byte in header)
+    header[148:156] = b"%06o\0 " % signed
+    (tmp_path / "a.tar").write_bytes(bytes(header) + b"old".ljust(512, b"\0") + bytes(1024))
+    check_source(config(tmp_path), expected=[{"__key__": "\\xfc", "txt": "old"}])
