@@ -3,6 +3,7 @@
 # R = rows of a table. S = samples (parts) of a table. L = runs of labelled positions.
 
 from collections import deque
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -86,8 +87,9 @@ class SourceIntake:
                 table.num_patches_S,
             )
         ]  # fmt: skip
-        columns.append(_runs(table, run_end_S)[first:] if self._keep_runs else [()] * len(columns[0]))
-        self._queue.extend(zip(*columns, strict=True))
+        runs = _runs(table, run_end_S)[first:] if self._keep_runs else repeat(())
+        ordinals, parts, *rest = columns
+        self._queue.extend(map(Piece, repeat(self.index), ordinals, parts, repeat(0), *rest, runs))
         odd_R = np.flatnonzero((num_parts_R == 0) | (table.outcome_R == Outcome.FAILED))
         for row in odd_R.tolist():
             if not (row == 0 and first):
@@ -109,17 +111,20 @@ class SourceIntake:
                 self.ordinal, self.part = self._observed_end, 0
             self._end_if_exhausted()
             return None
-        ordinal, part, length, num_valid, num_image_tokens, num_images, num_patches, runs = self._queue.popleft()
+        piece = self._queue.popleft()
+        ordinal = piece.ordinal
         if self._odd and self._odd[0][0] <= ordinal:
             self._pass_rows(ordinal + 1)
         self._survivor_epoch = ordinal // self.terms.rows_per_epoch
-        if ordinal == BUCKET_ROWS - 1 and part == 0 and self._bad:
+        if ordinal == BUCKET_ROWS - 1 and piece.part == 0 and self._bad:
             self._check_rate(ordinal)
-        more = bool(self._queue) and self._queue[0][0] == ordinal
-        self.ordinal, self.part = (ordinal, part + 1) if more else (ordinal + 1, 0)
-        self.num_tokens += length
+        if self._queue and self._queue[0].ordinal == ordinal:
+            self.ordinal, self.part = ordinal, piece.part + 1
+        else:
+            self.ordinal, self.part = ordinal + 1, 0
+        self.num_tokens += piece.length
         self.num_samples += 1
-        return Piece(self.index, ordinal, part, 0, length, num_valid, num_image_tokens, num_images, num_patches, runs)
+        return piece
 
     def state_dict(self) -> StateDict:
         """Return position and counts."""
@@ -151,7 +156,7 @@ class SourceIntake:
         self._clear_observed()
 
     def _clear_observed(self) -> None:
-        self._queue: deque[tuple[Any, ...]] = deque()
+        self._queue: deque[Piece] = deque()
         self._odd: deque[tuple[int, Outcome, int]] = deque()
         self._reasons: dict[int, Failure] = {}
         self._newest: deque[Failure] = deque(maxlen=FAILURES_SHOWN)

@@ -3,7 +3,7 @@
 # D = documents of the step. S = sequences. B = buckets. M = slots.
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from msd.planner.primitives.balance import Balance, Grid, Layout, balance, packe
 from msd.planner.primitives.cost import scaled
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Membership:
     """What a step holds, whatever the mesh."""
 
@@ -30,6 +30,12 @@ class Membership:
     num_repeated: int = 0
     """Documents that `last: repeat_tail` placed once more; the last ones of their sequences."""
     is_last: bool = False
+    columns: Int64Array = field(init=False)
+    """[D, 9]: the first fields of each `Piece`, sequence after sequence."""
+
+    def __post_init__(self) -> None:
+        pieces = [piece[:9] for sequence in self.sequences for piece in sequence]
+        object.__setattr__(self, "columns", np.array(pieces, dtype=np.int64).reshape(-1, 9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +57,16 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
         sequences_per_row=pack.num_sequences // (len(place.consumers_B) * place.num_microbatches),
         sequence_length=pack.sequence_length,
     )
-    pieces = [piece for sequence in membership.sequences for piece in sequence]
     ends = np.cumsum([len(sequence) for sequence in membership.sequences]).tolist()
     sequences = [list(range(end - len(s), end)) for s, end in zip(membership.sequences, ends, strict=True)]
-    columns = np.array([piece[:9] for piece in pieces], dtype=np.int64).reshape(-1, 9)
+    columns = membership.columns
     length_D, num_patches_D = columns[:, 4], columns[:, 8]
     padded_D = -(-length_D // pack.document_multiple) * pack.document_multiple
     cost_by_module = {op.module: op.of(length_D, num_patches_D) for op in strategy.costs}
     cost_DK, share_K = scaled(list(cost_by_module.values()))
     packed = packed_layout(sequences, grid)
     op = strategy.balance or Balance("none")
-    total_D = _summed(cost_by_module, len(pieces))
+    total_D = _summed(cost_by_module, len(columns))
     layout = balance(sequences, cost_DK, share_K, padded_D, grid, op, cuts=pack.cuts)
     order, bucket_D, slot_D, offset_D = _placed(layout, padded_D, grid)
     columns = columns[order]
@@ -102,19 +107,18 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
 
 def _placed(layout: Layout, padded_D: Int64Array, grid: Grid) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """Return the documents by (bucket, slot, offset), with those three columns."""
-    extent = padded_D.tolist()
-    order: list[int] = []
-    place: list[tuple[int, int, int]] = []
-    for bucket in range(grid.num_buckets):
-        for slot in range(grid.num_microbatches):
-            for number, sequence in enumerate(layout.rows[slot][bucket]):
-                offset = number * grid.sequence_length
-                for document in layout.sequences[sequence]:
-                    order.append(document)
-                    place.append((bucket, slot, offset))
-                    offset += extent[document]
-    columns = np.array(place, dtype=np.int64).reshape(-1, 3)
-    return np.array(order, dtype=np.int64), columns[:, 0], columns[:, 1], columns[:, 2]
+    slots, buckets = range(grid.num_microbatches), range(grid.num_buckets)
+    rows = [(b, m, layout.rows[m][b]) for b in buckets for m in slots]
+    place_S = np.array([(b, m, q) for b, m, row in rows for q in range(len(row))], dtype=np.int64)
+    documents = [layout.sequences[s] for _, _, row in rows for s in row]
+    count_S = np.array([len(held) for held in documents], dtype=np.int64)
+    order = np.array([d for held in documents for d in held], dtype=np.int64)
+    extent = padded_D[order]
+    before = np.cumsum(extent) - extent
+    first_S = np.cumsum(count_S) - count_S
+    in_sequence = before - np.repeat(before[np.minimum(first_S, max(0, len(order) - 1))], count_S)
+    offset_D = np.repeat(place_S[:, 2] * grid.sequence_length, count_S) + in_sequence
+    return order, np.repeat(place_S[:, 0], count_S), np.repeat(place_S[:, 1], count_S), offset_D
 
 
 def _report(
@@ -130,7 +134,7 @@ def _report(
 ) -> PlanReport:
     total_D = _summed(cost_by_module, len(padded_D))
     row_tokens = grid.sequences_per_row * grid.sequence_length
-    cost_MB, packed_MB = _rows(layout, total_D), _rows(packed, total_D)
+    cost_MB, packed_MB = layout.total_MB(total_D), packed.total_MB(total_D)
     num_tokens = int(columns[:, 4].sum())
     num_names = len(membership.source_names)
     tokens_by_source = np.bincount(columns[:, 0], weights=columns[:, 4], minlength=num_names).astype(np.int64)
@@ -139,7 +143,7 @@ def _report(
     floor = imbalance_floor(total_D, grid.num_buckets)
     return PlanReport(
         fill=num_tokens / (len(layout.sequences) * grid.sequence_length),
-        cost_B={module: _rows(layout, cost_D).sum(axis=0) for module, cost_D in cost_by_module.items()},
+        cost_B={module: layout.total_MB(cost_D).sum(axis=0) for module, cost_D in cost_by_module.items()},
         imbalance=_excess(cost_MB.sum(axis=0, keepdims=True)),
         imbalance_floor=floor,
         imbalance_floor_capped=capped_imbalance_floor(
@@ -149,7 +153,7 @@ def _report(
         lockstep_floor=lockstep_floor(total_D, padded_D, grid.num_buckets, grid.num_microbatches, row_tokens),
         packed_imbalance=_excess(packed_MB.sum(axis=0, keepdims=True)),
         packed_lockstep=_excess(packed_MB),
-        max_row_tokens=int(_rows(layout, padded_D.astype(np.float64)).max()),
+        max_row_tokens=int(layout.total_MB(padded_D.astype(np.float64)).max()),
         tokens_by_source={name: int(tokens_by_source[i]) for i, name in enumerate(names) if tokens_by_source[i]},
         samples_by_source={name: int(samples_by_source[i]) for i, name in enumerate(names) if tokens_by_source[i]},
         step_flops=float(total_D.sum()) if _all_flops(strategy) else None,
@@ -175,18 +179,9 @@ def _predicted_step_s(
     ranks = len(place.consumers_B[0])
     seconds_MB = np.zeros((len(layout.rows), len(layout.rows[0])))
     for op in strategy.costs:
-        seconds_MB += _rows(layout, cost_by_module[op.module]) / (float(op.function.flops_per_s or 0.0) * ranks)
+        seconds_MB += layout.total_MB(cost_by_module[op.module]) / (float(op.function.flops_per_s or 0.0) * ranks)
     slowest_M = seconds_MB.max(axis=1)
     return float(slowest_M.sum() + (place.mesh.size("pp") - 1) * slowest_M.max())
-
-
-def _rows(layout: Layout, value_D: Float64Array) -> Float64Array:
-    """Return the sum of a column over each row, [M, B]."""
-    of_row = layout.documents
-    members = np.array([d for row in of_row for d in row], dtype=np.int64)
-    row_D = np.repeat(np.arange(len(of_row)), [len(row) for row in of_row])
-    total_R: Float64Array = np.bincount(row_D, weights=value_D[members], minlength=len(of_row)).astype(np.float64)
-    return total_R.reshape(len(layout.rows), -1)
 
 
 def _excess(cost_MB: Float64Array) -> float:

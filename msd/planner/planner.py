@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-import numpy as np
-
 from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable
 from msd.core.state import StateDict
@@ -223,8 +221,7 @@ class Planner:
         )
         try:
             plan = lower(membership, self.strategy, self._place)
-            members = np.array([piece[:5] for s in packer.sequences for piece in s], dtype=np.int64).reshape(-1, 5)
-            broken = check_plan(plan, members)
+            broken = check_plan(plan, membership.columns[:, :5])
             if broken:
                 raise PlanError(f"the plan of step {step} breaks {len(broken)} rules: {'; '.join(broken)}")
         except MsdError:

@@ -8,7 +8,7 @@ sequences and documents under the cap of a sequence.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -63,16 +63,27 @@ class Layout:
     """Documents of each sequence, in order of offset."""
     rows: list[list[list[int]]]
     """Sequences of each row by [slot][bucket], in order, empty ones last."""
+    row_D: Int64Array = field(init=False)
+    """Row of each document: slot * buckets + bucket."""
 
-    def cost_MB(self, cost_DK: Int64Array) -> Int64Array:
-        """Return the joint cost of each row: its largest module."""
-        value_R: Int64Array = sums(cost_DK, self.documents).max(axis=1, initial=0)
-        return value_R.reshape(len(self.rows), -1)
+    def __post_init__(self) -> None:
+        row_D = np.empty(sum(map(len, self.sequences)), dtype=np.int64)
+        of_row = [[d for s in row for d in self.sequences[s]] for slot in self.rows for row in slot]
+        members = np.array([d for row in of_row for d in row], dtype=np.int64)
+        row_D[members] = np.repeat(np.arange(len(of_row)), [len(row) for row in of_row])
+        object.__setattr__(self, "row_D", row_D)
 
-    @property
-    def documents(self) -> list[list[int]]:
-        """Documents of each row, slot after slot."""
-        return [[d for s in row for d in self.sequences[s]] for slot in self.rows for row in slot]
+    def total_MB(self, value_D: Float64Array) -> Float64Array:
+        """Return the sum of a column over each row."""
+        num_rows = len(self.rows) * len(self.rows[0])
+        total_R: Float64Array = np.bincount(self.row_D, weights=value_D, minlength=num_rows).astype(np.float64)
+        return total_R.reshape(len(self.rows), -1)
+
+    def cost_MB(self, cost_DK: Int64Array) -> Float64Array:
+        """Return the joint cost of each row: its largest module. Integers up to 2**53 stay exact."""
+        modules = [self.total_MB(cost_DK[:, k].astype(np.float64)) for k in range(cost_DK.shape[1])]
+        largest_MB: Float64Array = np.max(modules, axis=0)
+        return largest_MB
 
 
 def packed_layout(sequences: Sequence[list[int]], grid: Grid) -> Layout:
@@ -254,7 +265,7 @@ def _swap_rows(cost_MBK: Int64Array, turn_MB: Int64Array) -> bool:
     return True
 
 
-def _objective(cost_MB: Int64Array, across: tuple[str, ...]) -> float:
+def _objective(cost_MB: Float64Array | Int64Array, across: tuple[str, ...]) -> float:
     """Return what is evened out, as the sum of the excesses over 1."""
     mean = cost_MB.sum() / cost_MB.shape[1]
     if not mean:
