@@ -64,6 +64,11 @@ class SourceIntake:
         """Whether the source never had a row to give."""
         return self.terms.rows_per_epoch == 0 or self.terms.total_ordinals == 0
 
+    @property
+    def stops_the_run(self) -> bool:
+        """Whether the source has ended and nothing is drawn after it."""
+        return self.is_ended and not self.is_empty and self.terms.end in ("stop", "repeat")
+
     def observe(self, table: MetaTable, *, max_tokens: int) -> None:
         """Take metadata of the rows that follow the ones observed.
 

@@ -14,8 +14,9 @@ from msd.core.state import StateDict
 from msd.planner.dgraph import Strategy
 from msd.planner.floors import capped_imbalance_floor, imbalance_floor, lockstep_floor
 from msd.planner.piece import Piece
-from msd.planner.primitives.balance import Balance, Grid, Layout, balance, packed_layout
+from msd.planner.primitives.balance import Balance, balance
 from msd.planner.primitives.cost import scaled
+from msd.planner.primitives.layout import Grid, Layout, packed_layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,26 +4,30 @@ Feed it metadata of rows in order (`observe`), ask for the next step (`plan`). W
 lengths and progress, never on the mesh; where it goes is decided by the strategy's layout ops. No clock, no I/O.
 """
 
-from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
-from itertools import cycle
-from typing import Any
 
 from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable
 from msd.core.state import StateDict
 from msd.errors import EngineError, InputError, MsdError, PlanError
 from msd.planner.check import check_plan
+from msd.planner.ending import has_step, repeat_tail, undelivered_note
 from msd.planner.intake import SourceIntake
 from msd.planner.lower import Membership, Place, lower
 from msd.planner.piece import Piece
 from msd.planner.primitives.mix import Credits
 from msd.planner.primitives.pack import Packer, begin
-from msd.planner.progress import expect_geometry, first_needed, pieces_from_state, pieces_to_state, source_states
+from msd.planner.progress import (
+    expect_geometry,
+    first_needed,
+    geometry_of,
+    pieces_from_state,
+    snapshot,
+    source_states,
+)
 from msd.planner.settings import PlannerSettings
 from msd.planner.strategy import compile_strategy
-
-STATE_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class Planner:
             num_microbatches=settings.num_microbatches,
             slice_axis="cp" if settings.mesh.size("cp") > 1 and settings.batch.slice == "zigzag" else None,
         )
+        self._geometry = geometry_of(settings, self.strategy.pack)
         self._error: MsdError | None = None
         self._restart(self._new_intakes(), Credits(len(self._names)), carry=(), step=0)
 
@@ -113,7 +118,7 @@ class Planner:
 
     def state_dict(self) -> StateDict:
         """Return the position after the last plan, JSON-able; a step that is being filled is not part of it."""
-        return self._position
+        return deepcopy(self._position)
 
     def load_state_dict(self, state: StateDict) -> None:
         """Stand where `state` was saved, on this mesh. What was observed is forgotten.
@@ -121,7 +126,7 @@ class Planner:
         Raises:
             StateError: If a setting that the order depends on differs, naming it; nothing is changed then.
         """
-        expect_geometry(state, self._geometry())
+        expect_geometry(state, self._geometry)
         intakes, credits = self._new_intakes(), Credits(len(self._names))
         source_states(state, intakes, credits)
         carry = pieces_from_state(state, self._names)
@@ -141,7 +146,7 @@ class Planner:
         self._packer: Packer | None = None
         self._notes: list[str] = []
         self._is_over = False
-        self._is_stopped = any(intake.is_ended and _stops(intake) for intake in intakes)
+        self._is_stopped = any(intake.stops_the_run for intake in intakes)
         self._error = None
         self.closing_notes = ()
         self._position = self._snapshot()
@@ -198,11 +203,14 @@ class Planner:
                 self._finish((*pieces, *packer.carry))
                 return None
             if self.settings.batch.last == "repeat_tail":
-                num_repeated = self._repeat(packer, pieces)
+                num_repeated = repeat_tail(packer, pieces)
+                self._notes.append(
+                    f"the last step repeats {num_repeated} of its own documents (batch.last: repeat_tail)"
+                )
         carry: tuple[Piece, ...] = () if num_repeated else tuple(packer.carry)
-        is_last = is_ending and not self._has_step(carry)
+        is_last = is_ending and not has_step(self.strategy.pack, carry, self.settings.batch.last)
         if is_last and carry:
-            self._notes.append(_undelivered(carry))
+            self._notes.append(undelivered_note(carry))
         return self._lowered(packer, carry, num_repeated=num_repeated, is_last=is_last)
 
     def _lowered(self, packer: Packer, carry: tuple[Piece, ...], *, num_repeated: int, is_last: bool) -> StepPlan:
@@ -230,25 +238,9 @@ class Planner:
         self._position, self._packer = progress, None
         return plan
 
-    def _repeat(self, packer: Packer, pieces: list[Piece]) -> int:
-        """Place this step's own documents again until no sequence is empty; return how many were."""
-        for piece in cycle(pieces):
-            if not packer.num_empty:
-                break
-            packer.offer(piece)
-        num_repeated = sum(len(sequence) for sequence in packer.sequences) - len(pieces)
-        self._notes.append(f"the last step repeats {num_repeated} of its own documents (batch.last: repeat_tail)")
-        return num_repeated
-
-    def _has_step(self, carry: tuple[Piece, ...]) -> bool:
-        """Return whether what is carried gives another step when nothing more is drawn."""
-        if not carry or self.settings.batch.last != "drop":
-            return bool(carry)
-        return begin(self.strategy.pack, carry).num_empty == 0
-
     def _finish(self, undelivered: tuple[Piece, ...]) -> None:
         self._is_over = True
-        self.closing_notes = (*self._notes, *((_undelivered(undelivered),) if undelivered else ()))
+        self.closing_notes = (*self._notes, *((undelivered_note(undelivered),) if undelivered else ()))
 
     def _set_shares(self) -> None:
         """Take the weights of this step, over the sources that still have rows."""
@@ -267,30 +259,7 @@ class Planner:
         ]
 
     def _snapshot(self) -> StateDict:
-        credit_S = self._credits.as_list()
-        return {
-            **{key: value for key, (value, _) in self._geometry().items()},
-            "step": self._step,
-            "sources": {
-                intake.terms.name: {**intake.state_dict(), "credit": credit}
-                for intake, credit in zip(self._intakes, credit_S, strict=True)
-            },
-            "carry": pieces_to_state(self._carry, self._names),
-        }
-
-    def _geometry(self) -> Mapping[str, tuple[Any, str]]:
-        """Return what the order depends on: key to (value, name of the setting)."""
-        pack = self.strategy.pack
-        return {
-            "version": (STATE_VERSION, "version of the planner's state"),
-            "unit": (self.settings.mixture.unit, "mixture.unit"),
-            "sequence_length": (pack.sequence_length, "batch.sequence_length"),
-            "global_batch_size": (pack.num_sequences, "batch.global_batch_size"),
-            "packing": (pack.method, "batch.packing.method"),
-            "lookahead": (pack.lookahead, "batch.packing.lookahead"),
-            "document_multiple": (pack.document_multiple, "batch.document_multiple"),
-            "last": (self.settings.batch.last, "batch.last"),
-        }
+        return snapshot(self._geometry, self._step, self._intakes, self._credits, self._carry)
 
     def _new_intakes(self) -> list[SourceIntake]:
         keep_runs = self.strategy.pack.cuts
@@ -300,15 +269,3 @@ class Planner:
         if source not in self._by_name:
             raise ValueError(f"there is no source {source!r} (sources: {', '.join(self._names)})")
         return self._by_name[source]
-
-
-def _stops(intake: SourceIntake) -> bool:
-    return intake.terms.end in ("stop", "repeat") and not intake.is_empty
-
-
-def _undelivered(pieces: tuple[Piece, ...]) -> str:
-    num_tokens = sum(piece.length for piece in pieces)
-    return (
-        f"{len(pieces)} documents of {num_tokens} tokens stay undelivered because the last step is incomplete; "
-        "batch.last: pad delivers them"
-    )

@@ -8,12 +8,47 @@ from msd.errors import StateError
 from msd.planner.intake import SourceIntake
 from msd.planner.piece import Piece
 from msd.planner.primitives.mix import Credits
+from msd.planner.primitives.pack import Pack
+from msd.planner.settings import PlannerSettings
 
+STATE_VERSION = 1
+Geometry = Mapping[str, tuple[Any, str]]
+"""What the order depends on: key of the state to (value, name of the setting)."""
 _MALFORMED = "cannot resume: the state is incomplete ({error!r}); pass what state_dict() returned, unchanged"
 
 
-def expect_geometry(state: StateDict, geometry: Mapping[str, tuple[Any, str]]) -> None:
-    """Raise `StateError` unless a state has each value of `geometry`: key to (value, name of the setting)."""
+def geometry_of(settings: PlannerSettings, pack: Pack) -> Geometry:
+    """Return what the membership of steps depends on, besides weights and data."""
+    return {
+        "version": (STATE_VERSION, "version of the planner's state"),
+        "unit": (settings.mixture.unit, "mixture.unit"),
+        "sequence_length": (pack.sequence_length, "batch.sequence_length"),
+        "global_batch_size": (pack.num_sequences, "batch.global_batch_size"),
+        "packing": (pack.method, "batch.packing.method"),
+        "lookahead": (pack.lookahead, "batch.packing.lookahead"),
+        "document_multiple": (pack.document_multiple, "batch.document_multiple"),
+        "last": (settings.batch.last, "batch.last"),
+    }
+
+
+def snapshot(
+    geometry: Geometry, step: int, intakes: Sequence[SourceIntake], credits: Credits, carry: Iterable[Piece]
+) -> StateDict:
+    """Return the position of a planner at the boundary before `step`."""
+    names = [intake.terms.name for intake in intakes]
+    return {
+        **{key: value for key, (value, _) in geometry.items()},
+        "step": step,
+        "sources": {
+            intake.terms.name: {**intake.state_dict(), "credit": credit}
+            for intake, credit in zip(intakes, credits.as_list(), strict=True)
+        },
+        "carry": _pieces_to_state(carry, names),
+    }
+
+
+def expect_geometry(state: StateDict, geometry: Geometry) -> None:
+    """Raise `StateError` unless a state has each value of `geometry`."""
     for key, (value, setting) in geometry.items():
         if not isinstance(state, dict) or key not in state:
             raise StateError(f"cannot resume: the state has no {key!r}; pass what state_dict() returned, unchanged")
@@ -47,7 +82,7 @@ def source_states(state: StateDict, intakes: Sequence[SourceIntake], credits: Cr
         raise StateError(_MALFORMED.format(error=error)) from None
 
 
-def pieces_to_state(pieces: Iterable[Piece], names: Sequence[str]) -> list[dict[str, Any]]:
+def _pieces_to_state(pieces: Iterable[Piece], names: Sequence[str]) -> list[dict[str, Any]]:
     """Return carried samples with all that planning must know of them."""
     return [
         {**piece._asdict(), "source": names[piece.source], "runs": [list(run) for run in piece.runs]}

@@ -147,9 +147,9 @@ def test_layout_never_changes_what_a_step_holds(packing, made, across):
 
 @pytest.mark.parametrize("packing", METHODS)
 @PROFILE
-@given(made=sources(), stop=st.integers(0, 6), chunk=st.integers(1, 30))
-def test_a_restored_planner_goes_on_as_if_nothing_had_happened(packing, made, stop, chunk):
-    chosen = finite(made, packing, epochs=3)
+@given(made=sources(), stop=st.integers(0, 6), chunk=st.integers(1, 30), end=st.sampled_from(["drop", "stop"]))
+def test_a_restored_planner_goes_on_as_if_nothing_had_happened(packing, made, stop, chunk, end):
+    chosen = finite(made, packing, epochs=3, end=end)
     plans, _ = run(made, chosen)
     states = [Planner(chosen).state_dict(), *(plan.progress for plan in plans)]
     stop = min(stop, len(plans))

@@ -8,7 +8,7 @@ sequences and documents under the cap of a sequence.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from msd.errors import ConfigError
 from msd.planner.balancers import lpt
 from msd.planner.primitives.climb import even_buckets, even_slots
 from msd.planner.primitives.exchange import Rows, sums
+from msd.planner.primitives.layout import Grid, Layout, by_slot, finished, packed_layout
 
 METHODS = ("lpt", "none")
 ACROSS = ("bucket", "microbatch")
@@ -43,61 +44,6 @@ class Balance:
 
     def __str__(self) -> str:
         return f"balance({self.method!r}, across={list(self.across)})"
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """The rows of a step."""
-
-    num_buckets: int
-    num_microbatches: int
-    sequences_per_row: int
-    sequence_length: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Layout:
-    """Where the documents of a step lie."""
-
-    sequences: list[list[int]]
-    """Documents of each sequence, in order of offset."""
-    rows: list[list[list[int]]]
-    """Sequences of each row by [slot][bucket], in order, empty ones last."""
-    row_D: Int64Array = field(init=False)
-    """Row of each document: slot * buckets + bucket."""
-
-    def __post_init__(self) -> None:
-        row_D = np.empty(sum(map(len, self.sequences)), dtype=np.int64)
-        of_row = [[d for s in row for d in self.sequences[s]] for slot in self.rows for row in slot]
-        members = np.array([d for row in of_row for d in row], dtype=np.int64)
-        row_D[members] = np.repeat(np.arange(len(of_row)), [len(row) for row in of_row])
-        object.__setattr__(self, "row_D", row_D)
-
-    def total_MB(self, value_D: Float64Array) -> Float64Array:
-        """Return the sum of a column over each row."""
-        num_rows = len(self.rows) * len(self.rows[0])
-        total_R: Float64Array = np.bincount(self.row_D, weights=value_D, minlength=num_rows).astype(np.float64)
-        return total_R.reshape(len(self.rows), -1)
-
-    def cost_MB(self, cost_DK: Int64Array) -> Float64Array:
-        """Return the joint cost of each row: its largest module. Integers up to 2**53 stay exact."""
-        modules = [self.total_MB(cost_DK[:, k].astype(np.float64)) for k in range(cost_DK.shape[1])]
-        largest_MB: Float64Array = np.max(modules, axis=0)
-        return largest_MB
-
-
-def packed_layout(sequences: Sequence[list[int]], grid: Grid) -> Layout:
-    """Return the layout in the order of packing: rows one after another, over all buckets, then the next slot.
-
-    Where sequences are empty (the last step of finite data) each row takes them in turn, so that no row is empty while
-    another has two documents' sequences.
-    """
-    num_rows = grid.num_buckets * grid.num_microbatches
-    if all(sequences):
-        of_row = [list(range(r * grid.sequences_per_row, (r + 1) * grid.sequences_per_row)) for r in range(num_rows)]
-    else:
-        of_row = [list(range(r, len(sequences), num_rows)) for r in range(num_rows)]
-    return _finished([list(docs) for docs in sequences], _by_slot(of_row, grid))
 
 
 def balance(
@@ -154,7 +100,7 @@ def _evened(
             rows = rows if cuts else _evener_buckets(rows)
     else:
         rows = _even_buckets(own, cost_DK, padded_D, grid, cuts=cuts)
-    return _finished(rows.sequences, rows.rows)
+    return finished(rows.sequences, rows.rows)
 
 
 def _even_slots(
@@ -229,7 +175,7 @@ def _bands(
     """Return rows by slot, the costliest slot first: of all ways to group rows, the one with the least lockstep."""
     value_R = sums(cost_DK, [[d for s in row for d in sequences[s]] for row in of_row]).max(axis=1).tolist()
     order = sorted(range(len(of_row)), key=lambda row: (-value_R[row], row))
-    return _by_slot([of_row[row] for row in order], grid)
+    return by_slot([of_row[row] for row in order], grid)
 
 
 def _arrange_buckets(rows: Rows) -> None:
@@ -278,11 +224,3 @@ def _objective(cost_MB: Float64Array | Int64Array, across: tuple[str, ...]) -> f
 def _weighted(sequences: list[list[int]], cost_DK: Int64Array) -> Int64Array:
     """Return costs of sequences, at least 1 where there is a document, so that no row stays without one by a tie."""
     return sums(cost_DK, sequences) + np.array([bool(docs) for docs in sequences], dtype=np.int64)[:, None]
-
-
-def _by_slot(of_row: list[list[int]], grid: Grid) -> list[list[list[int]]]:
-    return [of_row[slot * grid.num_buckets : (slot + 1) * grid.num_buckets] for slot in range(grid.num_microbatches)]
-
-
-def _finished(sequences: list[list[int]], rows: list[list[list[int]]]) -> Layout:
-    return Layout(sequences, [[sorted(row, key=lambda s: not sequences[s]) for row in slot] for slot in rows])

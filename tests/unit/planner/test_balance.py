@@ -4,8 +4,9 @@ import pytest
 from msd.core.mesh import Mesh
 from msd.planner.config import BalanceConfig
 from msd.planner.planner import Planner
-from msd.planner.primitives.balance import Balance, Grid, balance, packed_layout
+from msd.planner.primitives.balance import Balance, balance
 from msd.planner.primitives.cost import scaled
+from msd.planner.primitives.layout import Grid, packed_layout
 from msd.testing.tables import LengthCost, Part, Row, feed_of, row, settings_of, steps_of
 
 BOTH = ("bucket", "microbatch")

@@ -1,0 +1,32 @@
+"""The last step of finite data: what `batch.last` makes of samples that do not fill a step."""
+
+from collections.abc import Sequence
+from itertools import cycle
+
+from msd.planner.piece import Piece
+from msd.planner.primitives.pack import Pack, Packer, begin
+
+
+def repeat_tail(packer: Packer, pieces: Sequence[Piece]) -> int:
+    """Place a step's own documents again, from the first, until no sequence is empty; return how many were placed."""
+    for piece in cycle(pieces):
+        if not packer.num_empty:
+            break
+        packer.offer(piece)
+    return sum(len(sequence) for sequence in packer.sequences) - len(pieces)
+
+
+def has_step(pack: Pack, carry: Sequence[Piece], last: str) -> bool:
+    """Return whether what is carried gives another step when nothing more is drawn."""
+    if not carry or last != "drop":
+        return bool(carry)
+    return begin(pack, carry).num_empty == 0
+
+
+def undelivered_note(pieces: Sequence[Piece]) -> str:
+    """Return the line that counts what `last: drop` leaves out."""
+    num_tokens = sum(piece.length for piece in pieces)
+    return (
+        f"{len(pieces)} documents of {num_tokens} tokens stay undelivered because the last step is incomplete; "
+        "batch.last: pad delivers them"
+    )
