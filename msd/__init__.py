@@ -10,10 +10,8 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from msd.config import Config, load_config
 from msd.core.batch import Microbatch, RankBatch
 from msd.core.mesh import Mesh
-from msd.core.plan import StepPlan
 from msd.errors import (
     BadSampleRateError,
     ClosedError,
@@ -29,6 +27,8 @@ from msd.errors import (
 
 if TYPE_CHECKING:
     from msd.client import RankClient, torch
+    from msd.config import Config, load_config
+    from msd.core.plan import StepPlan
     from msd.look import init
     from msd.planner.explain import explain
     from msd.runtime.local import LocalEngine
@@ -60,14 +60,18 @@ __all__ = [
     "torch",
 ]
 
+# A trainer imports this package to connect: what it does not need then is imported on first use.
 _LAZY = {
+    "Config": ("msd.config", "Config"),
+    "StepPlan": ("msd.core.plan", "StepPlan"),
     "explain": ("msd.planner.explain", "explain"),
     "init": ("msd.look", "init"),
+    "load_config": ("msd.config", "load_config"),
     "torch": ("msd.client.torch", None),
 }
 
 
-def start(config: Config, *, runtime: str | None = None) -> "LocalEngine":
+def start(config: "Config", *, runtime: str | None = None) -> "LocalEngine":
     """Start a run and return its engine: use it as a context manager.
 
     Args:
@@ -78,6 +82,7 @@ def start(config: Config, *, runtime: str | None = None) -> "LocalEngine":
         ConfigError: If the configuration cannot be built, or asks for something this release does not have.
         SourceError: If a source cannot be read.
     """
+    from msd.config import Config
     from msd.runtime.local import LocalEngine
 
     if not isinstance(config, Config):
@@ -93,19 +98,29 @@ def connect(address: "str | LocalEngine", rank: int) -> "RankClient":
     """Return a client for one rank of a run.
 
     Args:
-        address: `engine.address`, or the engine itself.
+        address: `engine.address`, from this process or another: `local://...`, `msd://host:port?token=...`,
+            `unix:///path?token=...`, or `file:///path` of a file that holds one; or the engine itself.
         rank: Of the trainer mesh.
 
     Raises:
-        ConfigError: If nothing runs at the address, or the rank is outside the mesh.
+        ConfigError: If nothing can run at the address, or the rank is outside the mesh.
+        DeadlineError: If the run does not appear there in time.
     """
-    from msd.runtime.local import running_engine
+    if not isinstance(address, str):
+        return address.client(rank)
+    if address.startswith("local://"):
+        from msd.runtime.local import running_engine
 
-    engine = running_engine(address) if isinstance(address, str) else address
-    return engine.client(rank)
+        return running_engine(address).client(rank)
+    from msd.client import RankClient
+    from msd.client.remote import SocketTransport
+
+    return RankClient(SocketTransport(address), rank=rank)
 
 
-def plan(config: Config, steps: int | None = None, mesh: Mesh | Mapping[str, int] | None = None) -> Iterator[StepPlan]:
+def plan(
+    config: "Config", steps: int | None = None, mesh: Mesh | Mapping[str, int] | None = None
+) -> "Iterator[StepPlan]":
     """Yield the plans that a run of `config` would follow, without assembling a batch.
 
     Args:

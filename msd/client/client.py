@@ -20,7 +20,11 @@ class BatchTransport(Protocol):
         ...
 
     def connect(self, rank: int) -> int:
-        """Connect a rank and return the session that its later calls carry; an older session of the rank ends."""
+        """Connect a rank and return the session that its later calls carry; an older session of the rank ends.
+
+        Raises:
+            ConfigError: If the rank lies outside the mesh.
+        """
         ...
 
     def take(self, rank: int, session: int) -> RankBatch | None:
@@ -48,7 +52,6 @@ class RankClient:
 
     def __init__(self, transport: BatchTransport, *, rank: int) -> None:
         """Connect `rank` through `transport`."""
-        transport.mesh.check_rank(rank)
         self.rank = rank
         self._transport = transport
         self._session = transport.connect(rank)

@@ -101,6 +101,7 @@ class LocalEngine:
         """Connect a rank: the transport side of `RankClient`."""
         with self._lock:
             self._check_open()
+            self.mesh.check_rank(rank)
             # Nothing is done until a rank asks: an error in the data belongs to who needs it.
             return self._coordinator.generations.connect(rank)
 

@@ -18,6 +18,7 @@ class ThreeSteps:
         self.num_disconnects = 0
 
     def connect(self, rank: int) -> int:
+        self.mesh.check_rank(rank)
         return 1
 
     def take(self, rank: int, session: int) -> RankBatch | None:

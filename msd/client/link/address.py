@@ -1,0 +1,143 @@
+"""Where a run is reached: addresses, the file that holds one, and how to dial.
+
+- `msd://host:port?token=...&run=...`: the run's registry, or any constructor
+- `tcp://host:port?token=...`: the same
+- `unix:///path?token=...`: on this host
+- `file:///path`: a JSON file that holds one of the above; a rank waits for it to appear
+"""
+
+import contextlib
+import json
+import os
+import socket
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
+
+from msd.errors import ConfigError
+
+FORMS = "msd://host:port?token=..., tcp://host:port?token=..., unix:///path?token=... or file:///path"
+
+_KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Of a registry or constructor. As text it leaves the token out: that is for messages."""
+
+    path: str = ""
+    """Of a Unix socket; empty for TCP."""
+    host: str = ""
+    port: int = 0
+    token: str = field(default="", repr=False)
+    run: str | None = None
+    """Which run is expected there; None takes any."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """Return the address that `text` spells.
+
+        Raises:
+            ConfigError: If it spells none.
+        """
+        parts = urlsplit(text)
+        query = parse_qs(parts.query, keep_blank_values=True)
+        unknown = sorted(set(query) - {"token", "run"})
+        if unknown:
+            raise ConfigError(f"the address has an unknown part {unknown[0]!r}; it may have token and run: {FORMS}")
+        token, run = query.get("token", [""])[0], query.get("run", [None])[0]
+        if parts.scheme == "unix" and parts.path and not parts.netloc:
+            return cls(path=unquote(parts.path), token=token, run=run)
+        try:
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        if parts.scheme in ("msd", "tcp") and host and port:
+            return cls(host=host, port=port, token=token, run=run)
+        raise ConfigError(f"no run can be reached at {parts.scheme}://{parts.netloc}{parts.path}; use {FORMS}")
+
+    def at(self, place: str) -> "Address":
+        """Return the address of another server of the same run."""
+        return replace(Address.parse(place), token=self.token, run=self.run)
+
+    def url(self) -> str:
+        """Return the address with its token, as `parse` takes it."""
+        query = {"token": self.token} if self.token else {}
+        if self.run is not None:
+            query["run"] = self.run
+        return f"{self}?{urlencode(query)}" if query else str(self)
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix://{quote(self.path)}"
+        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
+
+
+def resolve(text: str) -> Address:
+    """Return the address that `text` spells, or that the file it names holds.
+
+    Raises:
+        OSError: If the file is not there yet.
+        ConfigError: If the text or the file's content is no address.
+    """
+    parts = urlsplit(text)
+    if parts.scheme != "file":
+        return Address.parse(text)
+    path = Path(unquote(parts.path))
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        address = held["address"]
+    except (ValueError, TypeError, KeyError):
+        raise ConfigError(
+            f"{path} holds no address; it should be JSON with an 'address', as the run writes it"
+        ) from None
+    return Address.parse(str(address))
+
+
+def write_rendezvous(path: str | os.PathLike[str], address: Address) -> None:
+    """Write the file that `file://` addresses name, at once and readable by its owner alone."""
+    target = Path(path)
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump({"address": address.url()}, file)
+        os.replace(name, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+def dial(address: Address, *, timeout_s: float) -> socket.socket:
+    """Return a connected socket.
+
+    Raises:
+        OSError: If nobody answers there.
+    """
+    if not address.path:
+        sock = socket.create_connection((address.host, address.port), timeout=timeout_s)
+        tune(sock)
+        return sock
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(address.path)
+    except BaseException:
+        sock.close()
+        raise
+    tune(sock)
+    return sock
+
+
+def tune(sock: socket.socket) -> None:
+    """Send small frames at once, and notice a host that vanished without closing."""
+    if sock.family == socket.AF_UNIX:
+        # Fewer turns between sender and receiver; TCP sizes its buffers itself.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, number in _KEEPALIVE:
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), number)

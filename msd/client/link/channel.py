@@ -1,0 +1,106 @@
+"""One connection, as a rank sees it."""
+
+import contextlib
+import functools
+import importlib.metadata
+import select
+import socket
+import threading
+from typing import Any
+
+from msd.client.link.address import Address, dial
+from msd.client.link.frames import Frame, Kind, receive_frame, send_frame, set_stall
+from msd.client.link.messages import error_of, value
+
+DIAL_S = 10.0
+STALL_S = 30.0
+
+
+class Channel:
+    """Requests out, frames in. Any thread may send; one receives."""
+
+    def __init__(self, address: Address, *, stall_s: float = STALL_S) -> None:
+        """Dial a server.
+
+        Args:
+            address: Of the server.
+            stall_s: Give up when an answer that is awaited, or the rest of a frame, does not come for so long.
+
+        Raises:
+            OSError: If nobody answers there.
+        """
+        self.address = address
+        self.run = ""
+        self._lock = threading.Lock()
+        self._sock = dial(address, timeout_s=min(DIAL_S, stall_s))
+        self._is_closed = False
+        set_stall(self._sock, stall_s)
+
+    def open(self, run: str | None) -> None:
+        """Say who we are.
+
+        Args:
+            run: That is expected; None takes what the address says, which may be any.
+
+        Raises:
+            OSError: If the server falls silent.
+            MsdError: If it refuses us.
+        """
+        wanted = self.address.run if run is None else run
+        opened = self.ask(Kind.OPEN, {"run": wanted, "token": self.address.token, "version": version()})
+        self.run = value(opened.header, "run", str)
+
+    def ask(self, kind: Kind, header: dict[str, Any]) -> Frame:
+        """Send a request and wait for its answer; only before `receive` is used.
+
+        Raises:
+            OSError: If the connection is lost.
+            MsdError: If the answer is an error.
+        """
+        self.send(kind, {"id": 0, **header})
+        frame = receive_frame(self._sock)
+        if frame.kind == Kind.ERROR:
+            raise error_of(frame.header)
+        return frame
+
+    def send(self, kind: Kind, header: dict[str, Any]) -> None:
+        """Send a frame.
+
+        Raises:
+            OSError: If the connection is lost.
+        """
+        with self._lock:
+            send_frame(self._sock, kind, header)
+
+    def receive(self, timeout_s: float) -> Frame | None:
+        """Return the next frame, or None if none begins to arrive in time.
+
+        Raises:
+            OSError: If the connection is lost.
+            EngineError: If what arrives is not a frame.
+        """
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return receive_frame(self._sock) if poll.poll(timeout_s * 1000) else None
+
+    def abort(self) -> None:
+        """Cut the connection, from any thread: whoever waits on it learns so."""
+        with self._lock:
+            if not self._is_closed:
+                with contextlib.suppress(OSError):  # It may be cut already.
+                    self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give the connection back. Closing twice is fine."""
+        with self._lock:
+            self._is_closed = True
+            self._sock.close()
+
+
+@functools.cache
+def version() -> str:
+    """Return the installed release of msd."""
+    try:
+        return importlib.metadata.version("msd")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

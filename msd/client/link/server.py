@@ -1,0 +1,262 @@
+"""The run's side of the link: who may connect, and what is asked of whoever serves.
+
+One thread accepts; each connection has a thread of its own (`msd.client.link.conversation`), which calls the handler
+and may block there. What goes out on a connection is sent by its thread alone.
+"""
+
+import contextlib
+import os
+import selectors
+import socket
+import stat
+import threading
+import time
+from typing import Any, Protocol
+
+from msd.client.link.address import Address
+from msd.client.link.batches import Encoded
+from msd.client.link.conversation import Conversation
+from msd.client.link.messages import Ended, Moved, NotYet, Place, Welcome
+from msd.core.state import StateDict
+from msd.errors import EngineError
+
+_UNIX_PATH_BYTES = 107
+_JOIN_S = 5.0
+
+
+class LinkHandler(Protocol):
+    """What a registry or constructor does for ranks.
+
+    Called on connection threads, several at once, and may block there. An `MsdError` that it raises is raised in the
+    rank, as the same class. Every call may come again with the same arguments, and must then give the same answer.
+    """
+
+    def where(self, rank: int) -> list[Place] | NotYet:
+        """Return where a rank is served; an empty list says: here."""
+        ...
+
+    def hello(self, rank: int, next_step: int | None, generation: int | None) -> Welcome | NotYet:
+        """Connect a rank; an older session of it ends.
+
+        Args:
+            rank: Of the trainer mesh; to be checked.
+            next_step: What a rank that was connected before will ask for; None from one that starts.
+            generation: That the step belongs to.
+        """
+        ...
+
+    def take(
+        self, rank: int, session: int, generation: int, step: int, taken_through: int, wait_s: float
+    ) -> Encoded | Ended | Moved | NotYet:
+        """Return a step, waiting for it for at most `wait_s`, a fraction of a second.
+
+        Args:
+            rank: Of the trainer mesh.
+            session: From `hello`.
+            generation: That the rank is in; if the run is in another one, say `Moved`.
+            step: Wanted next; ranks fetch ahead of what they use.
+            taken_through: The last step that the training loop is done with: it asked for the one after. The step
+                before the generation's first while there is none.
+            wait_s: How long to wait.
+        """
+        ...
+
+    def load(self, rank: int, session: int, load_id: str, state: StateDict) -> Moved:
+        """Move the run to a saved position. A repeated `load_id` is the same load, not another."""
+        ...
+
+    def bye(self, rank: int, session: int) -> None:
+        """Release a rank."""
+        ...
+
+    def lost(self, rank: int, session: int) -> None:
+        """Note that a connection ended without a farewell: the rank may come again."""
+        ...
+
+
+class LinkServer:
+    """Listens on TCP and, on request, on a Unix socket. Use as a context manager, or call `close()`."""
+
+    def __init__(
+        self,
+        handler: LinkHandler,
+        *,
+        run: str,
+        token: str,
+        version: str,
+        unix_path: str | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        stall_s: float = 60.0,
+    ) -> None:
+        """Begin to listen.
+
+        Args:
+            handler: Asked on behalf of ranks.
+            run: Identity of the run; a rank that expects another one is refused.
+            token: That ranks must show.
+            version: Of msd, for messages.
+            unix_path: Where to listen on this host besides; what a dead server left there is removed.
+            host: Name or address to listen at; loopback unless said otherwise.
+            port: 0 takes any that is free.
+            stall_s: A rank that takes nothing, or stops in the middle of a message, for so long is given up.
+
+        Raises:
+            EngineError: If another server is alive at `unix_path`, or the path is too long.
+            OSError: If the host or port cannot be had.
+        """
+        self.handler, self.run, self.token, self.version, self.stall_s = handler, run, token, version, stall_s
+        self._changed = threading.Condition()
+        self._conversations: set[Conversation] = set()
+        self._is_closed = False
+        self._unix_path = unix_path
+        self._listeners: list[socket.socket] = []
+        try:
+            self._listeners.append(_listen_tcp(host, port))
+            if unix_path is not None:
+                self._listeners.append(_listen_unix(unix_path))
+                self._unix_inode = os.stat(unix_path).st_ino
+        except BaseException:
+            self._close_listeners()
+            raise
+        self.addresses = self._addresses(host)
+        self._wake_end, self._waker = socket.socketpair()
+        self._acceptor = threading.Thread(target=self._accept, name="msd-link-accept", daemon=True)
+        self._acceptor.start()
+
+    def announce(self, moved: Moved, *, wait_s: float = 1.0) -> list[int]:
+        """Tell every connected rank that the run has moved, so that none uses what it fetched before.
+
+        A rank that is told only with its next request may first use steps it holds of the older generation. Ranks
+        that are loading are answered by that.
+
+        Returns:
+            The ranks that have not confirmed within `wait_s`.
+        """
+        deadline = time.monotonic() + wait_s
+        with self._changed:
+            told = [conversation for conversation in self._conversations if conversation.announce(moved)]
+            self._changed.wait_for(lambda: not _behind(told, moved), timeout=max(0.0, deadline - time.monotonic()))
+            return _behind(told, moved)
+
+    def note_seen(self) -> None:
+        """Called by conversations when a rank has confirmed a move, or is gone."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop listening, end every conversation, remove the Unix socket. Closing twice is fine."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        self._waker.close()
+        self._acceptor.join(_JOIN_S)
+        self._close_listeners()
+        self._wake_end.close()
+        with self._changed:
+            ending = list(self._conversations)
+        for conversation in ending:
+            conversation.abort()
+        for conversation in ending:
+            conversation.join(_JOIN_S)
+        if self._unix_path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(self._unix_path).st_ino == self._unix_inode:
+                    os.unlink(self._unix_path)
+
+    def __enter__(self) -> "LinkServer":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def _addresses(self, host: str) -> list[str]:
+        bound, port = self._listeners[0].getsockname()[:2]
+        reachable = socket.gethostname() if bound in ("0.0.0.0", "::") else host or bound
+        addresses = [str(Address(host=reachable, port=port))]
+        if self._unix_path is not None:
+            addresses.insert(0, str(Address(path=os.path.abspath(self._unix_path))))
+        return addresses
+
+    def _accept(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for listener in (*self._listeners, self._wake_end):
+                selector.register(listener, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is self._wake_end:
+                        return
+                    # Whoever knocked may be gone again, or files may have run out: neither ends the server.
+                    try:
+                        sock, _ = key.fileobj.accept()  # type: ignore[union-attr]
+                    except OSError:
+                        time.sleep(0.01)
+                        continue
+                    self._converse(sock)
+
+    def _converse(self, sock: socket.socket) -> None:
+        conversation = Conversation(self, sock)
+        with self._changed:
+            self._conversations.add(conversation)
+        conversation.start()
+
+    def forget(self, conversation: Conversation) -> None:
+        """Called by a conversation that has ended."""
+        with self._changed:
+            self._conversations.discard(conversation)
+            self._changed.notify_all()
+
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+
+
+def _behind(told: list[Conversation], moved: Moved) -> list[int]:
+    return sorted(conversation.rank for conversation in told if conversation.is_behind(moved))
+
+
+def _listen_tcp(host: str, port: int) -> socket.socket:
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = found[0]
+    listener = socket.create_server(address[:2], family=family, backlog=128)
+    listener.setblocking(False)
+    return listener
+
+
+def _listen_unix(path: str) -> socket.socket:
+    if len(os.fsencode(path)) > _UNIX_PATH_BYTES:
+        raise EngineError(
+            f"the Unix socket {path} has a path of {len(os.fsencode(path))} bytes; the system allows "
+            f"{_UNIX_PATH_BYTES}: choose a shorter directory"
+        )
+    _remove_leftover(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+        os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)
+        listener.listen(128)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_leftover(path: str) -> None:
+    """Remove the socket that a dead server left."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise EngineError(f"{path} exists and is no socket; choose another path for the Unix socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        else:
+            raise EngineError(f"the Unix socket {path} is in use by a server that is alive; choose another path")
