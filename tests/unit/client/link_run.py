@@ -1,0 +1,209 @@
+"""A run of made-up batches behind a real link, for tests of both ends."""
+
+# T = tokens of a row.
+
+import contextlib
+import json
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from msd.client.link.batches import Encoded, encode
+from msd.client.link.messages import Ended, Moved, NotYet, Place, Welcome
+from msd.client.link.server import LinkServer
+from msd.core.batch import BatchMarker, Microbatch, RankBatch, RowImages
+from msd.core.mesh import Mesh
+from msd.errors import StateError
+
+ROW_FIELDS = ("input_ids", "labels", "position_ids", "segment_ids", "loss_mask", "cu_seqlens", "cu_seqlens_padded")
+IMAGE_FIELDS = ("pixels", "grids", "owner", "starts")
+TOKEN = "open sesame & more"
+SETTINGS = {"run": "r1", "token": TOKEN, "version": "0.0-test"}
+
+
+def make_row(seed: int, tokens: int = 64, *, documents: int = 3, images: bool = False) -> Microbatch:
+    draw = np.random.default_rng(seed)
+    ids_T = draw.integers(0, 1000, tokens, dtype=np.int32)
+    starts = np.linspace(0, tokens, documents + 1).astype(np.int32)
+    pictures = None
+    if images:
+        pictures = RowImages(
+            pixels=draw.integers(0, 255, (8, 12), dtype=np.uint8),
+            grids=np.array([[1, 2, 4]], np.int32),
+            owner=np.array([0], np.int32),
+            starts=np.array([0], np.int32),
+        )
+    return Microbatch(
+        input_ids=ids_T,
+        labels=np.roll(ids_T, -1),
+        position_ids=np.arange(tokens, dtype=np.int32),
+        segment_ids=np.ones(tokens, np.int32),
+        loss_mask=np.ones(tokens, np.float32),
+        cu_seqlens=starts,
+        cu_seqlens_padded=starts.copy(),
+        max_seqlen=int(np.diff(starts).max()),
+        images=pictures,
+    )
+
+
+def make_batch(step: int, rank: int = 0, *, generation: int = 0, tokens: int = 64, **changes: object) -> RankBatch:
+    fields = {
+        "step": step,
+        "rank": rank,
+        "generation": generation,
+        "sample_ids": [("web", step, 0), ("photos", 7, 1), ("web", 2**40, 0)],
+        "microbatches": [make_row(1000 * generation + step, tokens), make_row(step + 1, tokens, images=True)],
+        "num_valid_tokens": 2 * tokens,
+        "global_num_valid_tokens": 4 * tokens,
+        "progress": position_after(step, generation),
+    }
+    return RankBatch(**{**fields, **changes})
+
+
+def position_after(step: int, generation: int = 0) -> str:
+    return json.dumps({"step": step, "generation": generation})
+
+
+def contents(batch: RankBatch) -> list[object]:
+    """Everything in a batch, comparable."""
+    rows = [
+        [(getattr(row, name).dtype.str, getattr(row, name).shape, getattr(row, name).tobytes()) for name in ROW_FIELDS]
+        + [row.max_seqlen]
+        + ([] if row.images is None else [
+            (getattr(row.images, name).dtype.str, getattr(row.images, name).shape, getattr(row.images, name).tobytes())
+            for name in IMAGE_FIELDS
+        ])
+        for row in batch.microbatches
+    ]  # fmt: skip
+    markers: list[BatchMarker] = batch.markers
+    return [
+        batch.step, batch.rank, batch.generation, batch.sample_ids, batch.num_valid_tokens,
+        batch.global_num_valid_tokens, batch.progress, markers, rows,
+    ]  # fmt: skip
+
+
+class ScriptedRun:
+    """Answers ranks as a test says: steps below `ready` exist, those from `end` on never will."""
+
+    def __init__(self, *, ready: int = 1_000_000, end: int | None = None, tokens: int = 64) -> None:
+        self.mesh = Mesh.of(dp=2)
+        self.generation, self.first_step = 0, 0
+        self.ready, self.end, self.tokens = ready, end, tokens
+        self.places: list[Place] | NotYet = []
+        self.not_welcome: str | None = None
+        self.error: Exception | None = None
+        self.hellos: list[tuple[int, int | None, int | None]] = []
+        self.takes: list[tuple[int, int, int, int]] = []
+        self.loads: dict[str, Moved] = {}
+        self.farewells: list[int] = []
+        self.losses: list[int] = []
+        self.changed = threading.Condition()
+
+    def change(self, **fields: object) -> None:
+        with self.changed:
+            for name, value in fields.items():
+                setattr(self, name, value)
+            self.changed.notify_all()
+
+    def where(self, rank: int) -> list[Place] | NotYet:
+        self.mesh.check_rank(rank)
+        return self.places
+
+    def hello(self, rank: int, next_step: int | None, generation: int | None) -> Welcome | NotYet:
+        if self.not_welcome is not None:
+            return NotYet(waits_for=self.not_welcome)
+        with self.changed:
+            self.hellos.append((rank, next_step, generation))
+            self.changed.notify_all()
+            return Welcome(
+                session=len(self.hellos),
+                mesh=self.mesh.as_dict(),
+                generation=self.generation,
+                first_step=self.first_step,
+                position=position_after(self.first_step - 1, self.generation),
+            )
+
+    def take(
+        self, rank: int, session: int, generation: int, step: int, taken_through: int, wait_s: float
+    ) -> Encoded | Ended | Moved | NotYet:
+        with self.changed:
+            if not self.takes or self.takes[-1] != (rank, generation, step, taken_through):
+                self.takes.append((rank, generation, step, taken_through))
+                self.changed.notify_all()
+            self.changed.wait_for(lambda: self._answer(generation, step) is not None, wait_s)
+            if self.error is not None:
+                raise self.error
+            answer = self._answer(generation, step)
+        if answer == "ready":
+            return encode(make_batch(step, generation=generation, tokens=self.tokens))
+        return answer if answer is not None else NotYet(waits_for="source 'slow'")
+
+    def load(self, rank: int, session: int, load_id: str, state: dict[str, object]) -> Moved:
+        with self.changed:
+            if load_id not in self.loads:
+                if state.get("kind") == "foreign":
+                    raise StateError("cannot resume: the state is foreign")
+                self.generation += 1
+                self.first_step = state["step"] + 1
+                self.loads[load_id] = self.moved()
+            self.changed.notify_all()
+            return self.loads[load_id]
+
+    def bye(self, rank: int, session: int) -> None:
+        with self.changed:
+            self.farewells.append(rank)
+            self.changed.notify_all()
+
+    def lost(self, rank: int, session: int) -> None:
+        with self.changed:
+            self.losses.append(rank)
+            self.changed.notify_all()
+
+    def moved(self) -> Moved:
+        return Moved(
+            generation=self.generation,
+            first_step=self.first_step,
+            position=position_after(self.first_step - 1, self.generation),
+        )
+
+    def until(self, condition, timeout_s: float = 20.0) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, timeout_s), "it did not come to that"
+
+    def _answer(self, generation: int, step: int) -> object:
+        if self.error is not None:
+            return self.error
+        if generation != self.generation:
+            return self.moved()
+        if self.end is not None and step >= self.end:
+            return Ended(step=self.end)
+        return "ready" if step < self.ready else None
+
+
+@contextlib.contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder whose path is short enough for Unix sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="msd-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def url(server: LinkServer, number: int = 0, *, token: str = TOKEN, run: str | None = None) -> str:
+    from msd.client.link.address import Address
+
+    plain = Address.parse(server.addresses[number])
+    return Address(path=plain.path, host=plain.host, port=plain.port, token=token, run=run).url()
+
+
+def raw_socket(server: LinkServer) -> socket.socket:
+    host, port = server.addresses[-1].removeprefix("tcp://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
