@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from msd.core.plan import StepPlan
     from msd.look import init
     from msd.planner.explain import explain
-    from msd.runtime.local import LocalEngine
+    from msd.runtime.base import Engine
 
 __version__ = "0.1.0"
 
@@ -71,19 +71,20 @@ _LAZY = {
 }
 
 
-def start(config: "Config", *, runtime: str | None = None) -> "LocalEngine":
+def start(config: "Config", *, runtime: str | None = None, scheduler: str | None = None) -> "Engine":
     """Start a run and return its engine: use it as a context manager.
 
     Args:
         config: From `load_config`, `init`, or `Config(...)`.
-        runtime: `local` runs in this process; None takes the configuration's `runtime.kind`.
+        runtime: `dask` runs on a cluster, `local` in this process; None takes the configuration's `runtime.kind`.
+        scheduler: Address of a running Dask scheduler, such as `tcp://host:8786`; None takes `runtime.scheduler`,
+            which is null for a cluster of the run's own.
 
     Raises:
-        ConfigError: If the configuration cannot be built, or asks for something this release does not have.
+        ConfigError: If the configuration cannot be built, or the cluster is not there or does not fit.
         SourceError: If a source cannot be read.
     """
     from msd.config import Config
-    from msd.runtime.local import LocalEngine
 
     if not isinstance(config, Config):
         raise ConfigError(
@@ -91,10 +92,18 @@ def start(config: "Config", *, runtime: str | None = None) -> "LocalEngine":
         )
     if runtime is not None:
         config = config.replace(runtime={"kind": runtime})
-    return LocalEngine(config)
+    if scheduler is not None:
+        config = config.replace(runtime={"kind": "dask", "scheduler": scheduler})
+    if config.runtime.kind == "local":
+        from msd.runtime.local import LocalEngine
+
+        return LocalEngine(config)
+    from msd.runtime.dask.engine import DaskEngine
+
+    return DaskEngine(config)
 
 
-def connect(address: "str | LocalEngine", rank: int) -> "RankClient":
+def connect(address: "str | Engine", rank: int) -> "RankClient":
     """Return a client for one rank of a run.
 
     Args:

@@ -89,16 +89,21 @@ def build_loaders(
     """Return a loader for every source; together they hold at most `PAYLOAD_BYTES`."""
     chains = build_chains(config) if chains is None else chains
     share = _share(config)
-    return {
-        name: SourceLoader(
-            order=orders[name],
-            reader=open_reader(name, source, orders[name].blocks),
-            chain=chains[name],
-            total_ordinals=orders[name].total_ordinals(source.max_epochs),
-            buffer_bytes=share,
-        )
-        for name, source in config.sources.items()
-    }
+    return {name: build_loader(config, orders[name], chains[name], buffer_bytes=share) for name in config.sources}
+
+
+def build_loader(
+    config: PipelineConfig, order: SourceOrder, chain: TransformChain, *, buffer_bytes: int
+) -> SourceLoader:
+    """Return a loader for one source; several of one source may divide its windows."""
+    source = config.sources[order.source]
+    return SourceLoader(
+        order=order,
+        reader=open_reader(order.source, source, order.blocks),
+        chain=chain,
+        total_ordinals=order.total_ordinals(source.max_epochs),
+        buffer_bytes=buffer_bytes,
+    )
 
 
 def build_planner(config: PipelineConfig, orders: Mapping[str, SourceOrder], mesh: Mesh | None = None) -> Planner:
@@ -151,6 +156,7 @@ def build_coordinator(
     placement: Placement,
     constructors: Mapping[str, tuple[int, ...]],
     depth: int,
+    held_bytes: int = 256 << 20,
 ) -> Coordinator:
     """Return the coordinator of a run; see `msd.coordinator.Coordinator`."""
 
@@ -168,6 +174,7 @@ def build_coordinator(
         constructors=constructors,
         depth=depth,
         share_bytes=_share(config) // 2,
+        held_bytes=held_bytes,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from msd.cli import corpus, demo, index, init, plan, preview, validate
+from msd.cli import corpus, demo, index, init, plan, preview, serve, validate
 
 INTERRUPTED = 130
 NOBODY_READS = 141
@@ -41,6 +41,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("index", index.index),
     ("plan", plan.plan),
     ("preview", preview.preview),
+    ("serve", serve.serve),
 )
 for _name, _command in _COMMANDS:
     app.command(_name)(_command)

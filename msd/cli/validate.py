@@ -53,7 +53,7 @@ def validate(
     from msd.build import build_chains, build_loaders, build_orders, build_planner
     from msd.cli.indexing import indexed
     from msd.loader.transforms.tokenizer import load_tokenizer
-    from msd.runtime.local import check_supported
+    from msd.runtime.base import check_supported
 
     config = read_config(config_path, overrides, sets)
     check_supported(config)

@@ -217,6 +217,28 @@ class SampleSlab:
             num_images_S=np.array([0 if s.images is None else len(s.images.grids_I3) for s in samples], dtype=np.int32),
         )
 
+    @classmethod
+    def joined(cls, slabs: Sequence["SampleSlab"]) -> "SampleSlab":
+        """Return one slab with the samples of several, of any sources, in order."""
+        if len(slabs) == 1:
+            return slabs[0]
+        if not slabs:
+            return cls.of([])
+        before = np.cumsum([0, *(len(slab.tokens) for slab in slabs[:-1])])
+        with_pixels = [slab.pixels_PF for slab in slabs if len(slab.pixels_PF)]
+        return cls(
+            ids=tuple(sample_id for slab in slabs for sample_id in slab.ids),
+            tokens=np.concatenate([slab.tokens for slab in slabs]),
+            token_ends_S=np.concatenate([s.token_ends_S + first for s, first in zip(slabs, before, strict=True)]),
+            num_image_tokens_S=np.concatenate([slab.num_image_tokens_S for slab in slabs]),
+            trained=np.concatenate([slab.trained for slab in slabs]),
+            has_trained_S=np.concatenate([slab.has_trained_S for slab in slabs]),
+            pixels_PF=np.concatenate(with_pixels) if with_pixels else slabs[0].pixels_PF,
+            grids_I3=np.concatenate([slab.grids_I3 for slab in slabs]),
+            starts_I=np.concatenate([slab.starts_I for slab in slabs]),
+            num_images_S=np.concatenate([slab.num_images_S for slab in slabs]),
+        )
+
     def sample(self, sample_id: SampleId) -> Sample:
         """Return one sample as views into the slab."""
         index = self._place[sample_id]

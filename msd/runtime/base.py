@@ -4,7 +4,9 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from msd.client import RankClient
+from msd.config import PipelineConfig
 from msd.core.mesh import Mesh
+from msd.errors import ConfigError
 
 
 class Engine(Protocol):
@@ -46,3 +48,14 @@ class Engine(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+def check_supported(config: PipelineConfig) -> None:
+    """Raise `ConfigError` for what a configuration may ask for and this release does not have."""
+    if config.checkpoint is not None:
+        raise ConfigError(
+            "checkpoint is not written by this release; set checkpoint: null and keep client.state_dict() with your "
+            "model's checkpoint"
+        )
+    if config.shadows:
+        raise ConfigError("shadows are not started by this release; set shadows: 0")

@@ -35,6 +35,7 @@ from msd.core.sample import Sample, SampleId, SampleSlab
 from msd.core.state import StateDict, canonical_json
 from msd.errors import ClosedError, ConfigError
 from msd.loader.quarantine import Quarantine
+from msd.runtime.base import check_supported
 from msd.runtime.record import RunRecord, provenance
 from msd.runtime.state import progress_of, run_state
 from msd.sources.index import IndexProgress
@@ -253,17 +254,3 @@ def running_engine(address: str) -> LocalEngine:
             "started it: pass engine.address of a running one"
         )
     return engine
-
-
-def check_supported(config: PipelineConfig) -> None:
-    """Raise `ConfigError` for what a configuration may ask for and this release does not have."""
-    if config.runtime.kind != "local":
-        raise ConfigError(
-            f"runtime.kind {config.runtime.kind} is not part of this release; set runtime.kind: local, or pass "
-            'runtime="local" to msd.start'
-        )
-    if config.checkpoint is not None:
-        raise ConfigError(
-            "checkpoint is not written by this release; set checkpoint: null and keep client.state_dict() with your "
-            "model's checkpoint"
-        )

