@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
+from msd.coordinator.placement import Owners
 from msd.core.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True)
 class Examine:
-    """Have a host examine rows of one window and report what is known of them."""
+    """Have a host examine rows of one window and report what is known of them, in one table of all of them."""
 
     host: str
     source: str
@@ -31,18 +32,21 @@ class Assign:
     constructor: str
     generation: int
     plan: StepPlan
-    owners: dict[str, dict[int, tuple[str, int]]]
-    """By source and ordinal: the host and partition that prepare the row."""
+    owners: Owners
     placement_version: int
+    number: int
+    """Counts what constructors are told: of two messages about one step, the larger number speaks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Tell a constructor that steps up to one were taken by all its ranks."""
+    """Tell a constructor that steps up to one were taken by all its ranks; not those assigned after this."""
 
     constructor: str
     generation: int
     through: int
+    number: int
+    """See `Assign.number`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ behind it, assigned to the constructors whose connected ranks come to it next, a
 taken it. A rank that comes late has the steps it missed planned again from a kept position.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 
-from msd.coordinator.commands import Assign, Command, Drop, Examine, Fail, Finish, Planned, Release, Rewind
-from msd.coordinator.events import BytesHeld, Event, HostLost, RowsExamined, RunFailed, StepAsked
-from msd.coordinator.generations import Generations
+from msd.coordinator.commands import Command, Examine, Fail, Planned, Release
+from msd.coordinator.events import BytesHeld, Event, HostLost, HostSilent, RowsExamined, RunFailed, StepAsked
+from msd.coordinator.generations import Generations, Position
+from msd.coordinator.handout import Handout
+from msd.coordinator.history import History
 from msd.coordinator.lane import Lane
 from msd.coordinator.lookahead import RowRequest
 from msd.coordinator.placement import Placement
@@ -19,20 +19,8 @@ from msd.core.order import SourceOrder
 from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable
 from msd.core.state import StateDict, fingerprint
-from msd.errors import EngineError, MsdError, StateError
+from msd.errors import EngineError, StateError
 from msd.planner.planner import Planner, Starved
-
-PLANS_KEPT = 64
-POSITION_EVERY = 64
-
-
-@dataclass(slots=True)
-class _Constructor:
-    ranks: tuple[int, ...]
-    held_bytes: int = 0
-    assigned: set[int] = field(default_factory=set)
-    dropped_through: int = -1
-    is_told_of_end: bool = False
 
 
 class Coordinator:
@@ -66,25 +54,31 @@ class Coordinator:
         self._new_planner = new_planner
         self._orders = orders
         self._totals = totals
-        self.placement = placement
-        self._constructors = {name: _Constructor(ranks) for name, ranks in constructors.items()}
         self._depth = depth
         self._share_bytes = share_bytes
-        self._held_bytes = held_bytes
+        self._handout = Handout(constructors, depth=depth, held_bytes=held_bytes)
+        self.placement = placement
         self.error: Exception | None = None
         planner = new_planner(None)
-        self.generations = Generations(first_step=planner.step, digest=fingerprint(planner.state_dict()))
+        self.generations = Generations(
+            first_step=planner.step, digest=fingerprint(planner.state_dict()), groups=constructors
+        )
         self._begin(planner)
 
     @property
     def waits_for(self) -> str | None:
-        """What planning waits for, in words that name the source and its host."""
+        """What planning waits for, in words: a row with its source and host, or the ranks that hold the others."""
         for lane in (self._main, self._replay):
             if lane is not None and lane.starved is not None:
                 starved = lane.starved
                 host = self.placement.host_of(self._orders[starved.source], starved.ordinal)
                 return f"row {starved.ordinal} of source {starved.source!r} on loader host {host}"
-        return None
+        slowest = self.generations.slowest
+        if slowest is None or self.end is not None or self.generations.fastest == slowest:
+            return None
+        ranks = self.generations.ranks_at(slowest)
+        some = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+        return f"rank {some} to take step {slowest}"
 
     @property
     def next_step(self) -> int:
@@ -95,14 +89,29 @@ class Coordinator:
         """Return what to do before anything has happened."""
         return self._go_on()
 
-    def connect(self, rank: int) -> tuple[int, list[Command]]:
-        """Connect a rank; return its session and what to do."""
-        session = self.generations.connect(rank)
+    def connect(self, rank: int, at: Position | None = None) -> tuple[int, list[Command]]:
+        """Connect a rank; return its session and what to do.
+
+        Args:
+            rank: Of the mesh.
+            at: Where a rank that was connected before stands.
+
+        Raises:
+            StateError: If this run cannot have brought it there.
+        """
+        if at is not None and at.generation == self.generations.generation and at.next_step > self._main.step:
+            raise StateError(
+                f"rank {rank} stands at step {at.next_step}, but this run has planned {self._main.step} steps; it "
+                "belongs to another run: load the state that was saved last on every rank"
+            )
+        session = self.generations.connect(rank, at)
+        self._stir(rank)
         return session, self._go_on()
 
     def disconnect(self, rank: int, session: int) -> list[Command]:
         """Release a rank."""
         self.generations.disconnect(rank, session)
+        self._stir(rank)
         return self._go_on()
 
     def load(self, rank: int, session: int, state: StateDict) -> list[Command]:
@@ -114,14 +123,10 @@ class Coordinator:
         self.generations.asked(rank, session)
         planner = self._new_planner(state)
         if not self.generations.load(rank, step=planner.step, digest=fingerprint(state)):
+            self._stir(rank)
             return self._go_on()
         self._begin(planner)
-        rewinds: list[Command] = []
-        for name, constructor in self._constructors.items():
-            constructor.assigned.clear()
-            constructor.dropped_through, constructor.is_told_of_end = -1, False
-            rewinds.append(Rewind(name, self.generations.generation))
-        return rewinds + self._go_on()
+        return self._handout.rewind(self.generations.generation) + self._go_on()
 
     def recall(self, step: int) -> list[Command]:
         """Return what to do so that the plan of a step, past or to come, is held."""
@@ -130,31 +135,26 @@ class Coordinator:
 
     def handle(self, event: Event) -> list[Command]:
         """Take what happened and return what to do."""
+        return self.handle_all([event])
+
+    def handle_all(self, events: Iterable[Event]) -> list[Command]:
+        """Take all that happened, then decide once: much cheaper than one by one."""
         if self.error is not None:
             return []
-        match event:
-            case RowsExamined(tables=tables):
-                self._arrive(tables)
-            case StepAsked(rank=rank, session=session, step=step):
-                self.generations.asks(rank, session, step)
-            case BytesHeld(constructor=name, nbytes=nbytes):
-                self._constructors[name].held_bytes = nbytes
-            case HostLost(host=host):
-                return self._lose(host)
-            case RunFailed(error=error):
-                return self._fail(error)
+        try:
+            for event in events:
+                self._note(event)
+        except Exception as error:
+            return self._fail(error)
         return self._go_on()
 
     def progress_before(self, step: int) -> StateDict | None:
         """Return the run's position before a step of this generation, if it is still known."""
-        if step in self._positions:
-            return self._positions[step]
-        plan = self._plans.get(step - 1)
-        return None if plan is None else plan.progress
+        return self._history.position_before(step)
 
     def plan(self, step: int) -> StepPlan | None:
         """Return the plan of a step, if it is still held."""
-        return self._plans.get(step)
+        return self._history.plan(step)
 
     def exists(self, step: int) -> bool:
         """Return whether a step may come: it does not lie after the end."""
@@ -163,9 +163,9 @@ class Coordinator:
     def _begin(self, planner: Planner) -> None:
         self.first_step = planner.step
         self.end: int | None = None
-        self._positions: dict[int, StateDict] = {planner.step: planner.state_dict()}
-        self._plans: OrderedDict[int, StepPlan] = OrderedDict()
+        self._history = History(planner.step, planner.state_dict())
         self._released: dict[str, int] = {}
+        self._released_through = planner.step - 1
         self._recalled = -1
         self._main = self._lane(planner)
         self._replay: Lane | None = None
@@ -173,147 +173,145 @@ class Coordinator:
     def _lane(self, planner: Planner) -> Lane:
         return Lane(planner, self._orders, self._totals, share_bytes=self._share_bytes)
 
+    def _lanes(self) -> list[Lane]:
+        return [lane for lane in (self._main, self._replay) if lane is not None]
+
+    def _stir(self, rank: int) -> None:
+        group = self.generations.group_of(rank)
+        if group is not None:
+            self._handout.stir(group)
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case RowsExamined(tables=tables):
+                self._arrive(tables)
+            case StepAsked(rank=rank, session=session, generation=generation, step=step):
+                if self.generations.speaks(rank, session, generation):
+                    self.generations.asks(rank, session, step)
+                    self._stir(rank)
+            case BytesHeld(constructor=name, nbytes=nbytes):
+                self._handout.hold(name, nbytes)
+            case HostLost(host=host):
+                self._lose(host)
+            case HostSilent(host=host):
+                self._ask_again(host)
+            case RunFailed(error=error):
+                raise error
+
     def _arrive(self, tables: Iterable[MetaTable]) -> None:
         for table in tables:
-            for lane in (self._main, self._replay):
-                if lane is not None:
-                    lane.arrive(table)
+            for lane in self._lanes():
+                lane.arrive(table)
 
     def _go_on(self) -> list[Command]:
+        if self.error is not None:
+            return [Fail(self.error)]
         try:
             commands = [*self._plan_main(), *self._plan_missed()]
-        except MsdError as error:
+        except Exception as error:
+            # Strategies and cost functions are the user's: whatever they raise ends the run for every rank.
             return self._fail(error)
-        commands += [*self._hand_out(), *self._let_go()]
-        self._forget_plans()
+        commands += self._handout.commands(
+            self.generations,
+            self._history.plan,
+            self.end,
+            self.placement,
+            lambda plan: self.placement.owners(plan, self._orders),
+        )
+        commands += self._release()
+        self._handout.forget(self._history.forget(self._needed()))
         return commands
 
     def _plan_main(self) -> list[Command]:
-        slowest = self.generations.slowest if self._constructors else None
+        if self.end is not None:
+            return []
+        slowest = self.generations.slowest if len(self._handout) else None
         limit = max(self._recalled + 1, 0 if slowest is None else slowest + self._depth)
         commands: list[Command] = []
-        while self.end is None and self._main.step < limit:
+        while self._main.step < limit:
             outcome = self._main.plan()
             if isinstance(outcome, Starved):
                 break
             if outcome is None:
                 self.end = self._main.step
-            else:
-                self._keep(outcome)
-                commands.append(Planned(outcome))
-        return commands + (self._examine(self._main) if self.end is None else [])
+                self._handout.stir()
+                return commands
+            self._keep(outcome)
+            commands.append(Planned(outcome))
+        return commands + self._examine(self._main)
 
     def _plan_missed(self) -> list[Command]:
         """Plan steps again that a late rank needs and nobody holds."""
-        needed = {self._recalled, *(step for _, step in self._wanted())}
-        missing = min(
-            (step for step in needed if self.first_step <= step < self._main.step and step not in self._plans),
-            default=None,
-        )
-        if missing is None:
-            return []
-        if self._replay is None or self._replay.step > missing:
-            start = max(kept for kept in self._positions if kept <= missing)
-            self._replay = self._lane(self._new_planner(self._positions[start]))
-        while self._replay.step <= missing:
-            outcome = self._replay.plan()
-            if isinstance(outcome, Starved):
-                return self._examine(self._replay)
-            if outcome is None:
-                raise StateError(f"step {missing} was planned before and cannot be planned again")
-            self._keep(outcome)
-        return self._plan_missed()
+        while True:
+            needed = [step for step in self._needed() if self.first_step <= step < self._main.step]
+            missing = min((step for step in needed if step not in self._history), default=None)
+            if missing is None:
+                self._let_replay_go()
+                return []
+            start, position = self._history.nearest(missing)
+            if self._replay is None or not start <= self._replay.step <= missing:
+                self._replay = self._lane(self._new_planner(position))
+            while self._replay.step <= missing:
+                outcome = self._replay.plan()
+                if isinstance(outcome, Starved):
+                    return self._examine(self._replay)
+                if outcome is None:
+                    raise StateError(f"step {missing} was planned before and cannot be planned again")
+                self._keep(outcome)
+
+    def _let_replay_go(self) -> None:
+        """Drop the second lane once no rank is behind the first any more."""
+        slowest = self.generations.slowest
+        if len(self._handout) and (slowest is None or slowest + self._depth >= self._main.step):
+            self._replay = None
+
+    def _needed(self) -> set[int]:
+        """Return the steps that connected ranks come to next, and the one that is recalled."""
+        if not len(self._handout):
+            return {self._recalled}
+        soonest = self.generations.next_steps()
+        return {self._recalled, *(step for first in soonest for step in range(first, first + self._depth))}
 
     def _keep(self, plan: StepPlan) -> None:
-        self._plans[plan.step] = plan
-        self._plans.move_to_end(plan.step)
-        if (plan.step + 1) % POSITION_EVERY == 0:
-            self._positions[plan.step + 1] = plan.progress
-
-    def _forget_plans(self) -> None:
-        """Hold the plans that somebody comes to next, and some of the newest; others can be planned again."""
-        wanted = {self._recalled, *(step for _, step in self._wanted())}
-        spare = [step for step in self._plans if step not in wanted]
-        for step in spare[: max(0, len(self._plans) - PLANS_KEPT)]:
-            del self._plans[step]
+        self._history.keep(plan)
+        self._handout.stir()
 
     def _examine(self, lane: Lane) -> list[Command]:
         return [self._placed(request) for request in lane.requests()]
 
     def _placed(self, request: RowRequest) -> Examine:
-        order = self._orders[request.source]
-        partition = self.placement.partition_of(order, request.start)
+        partition = self.placement.partition_of(self._orders[request.source], request.start)
         host = self.placement.hosts[request.source][partition]
         return Examine(host, request.source, partition, request.start, request.num_rows)
 
-    def _wanted(self) -> list[tuple[str, int]]:
-        """Return (constructor, step) that connected ranks come to next, soonest first."""
-        wanted = []
-        for name, constructor in self._constructors.items():
-            soonest = self.generations.next_steps(constructor.ranks)
-            steps = {step for first in soonest for step in range(first, first + self._depth)}
-            wanted += [(name, step) for step in steps if self.exists(step)]
-        return sorted(wanted, key=lambda pair: (pair[1], pair[0]))
-
-    def _hand_out(self) -> list[Command]:
-        commands: list[Command] = []
-        for name, step in self._wanted():
-            constructor = self._constructors[name]
-            plan = self._plans.get(step)
-            if plan is None or step in constructor.assigned:
-                continue
-            is_asked = step in self.generations.next_steps(constructor.ranks)
-            if constructor.held_bytes > self._held_bytes and not is_asked:
-                continue
-            constructor.assigned.add(step)
-            commands.append(
-                Assign(name, self.generations.generation, plan, self._owners(plan, constructor), self.placement.version)
-            )
-        if self.end is not None:
-            for name, constructor in self._constructors.items():
-                if not constructor.is_told_of_end:
-                    constructor.is_told_of_end = True
-                    commands.append(Finish(name, self.generations.generation, self.end))
-        return commands
-
-    def _owners(self, plan: StepPlan, constructor: _Constructor) -> dict[str, dict[int, tuple[str, int]]]:
-        owners: dict[str, dict[int, tuple[str, int]]] = {}
-        for bucket in {plan.bucket_of(rank) for rank in constructor.ranks}:
-            for sample_id in plan.sample_ids(bucket):
-                of_source = owners.setdefault(sample_id.source, {})
-                if sample_id.ordinal not in of_source:
-                    partition = self.placement.partition_of(self._orders[sample_id.source], sample_id.ordinal)
-                    of_source[sample_id.ordinal] = (self.placement.hosts[sample_id.source][partition], partition)
-        return owners
-
-    def _let_go(self) -> list[Command]:
-        commands: list[Command] = []
-        for name, constructor in self._constructors.items():
-            soonest = self.generations.next_steps(constructor.ranks)
-            through = min(soonest) - 2 if soonest else -1
-            if through > constructor.dropped_through:
-                constructor.dropped_through = through
-                constructor.assigned = {step for step in constructor.assigned if step > through}
-                commands.append(Drop(name, self.generations.generation, through))
+    def _release(self) -> list[Command]:
         watermark = self.generations.watermark - 1
-        if watermark in self._plans:
-            for source, before in Planner.first_needed(self._plans[watermark].progress).items():
-                if before > self._released.get(source, 0):
-                    self._released[source] = before
-                    commands.append(Release(source, before))
+        if watermark <= self._released_through:
+            return []
+        position = self._history.position_before(watermark + 1)
+        if position is None:
+            return []
+        self._released_through = watermark
+        commands: list[Command] = []
+        for source, before in Planner.first_needed(position).items():
+            if before > self._released.get(source, 0):
+                self._released[source] = before
+                commands.append(Release(source, before))
         return commands
 
-    def _lose(self, host: str) -> list[Command]:
-        remaining = sorted({name for names in self.placement.hosts.values() for name in names} - {host})
-        if not remaining:
-            return self._fail(EngineError(f"loader host {host} is gone and no other is left; the run cannot go on"))
-        self.placement = self.placement.without(host, remaining)
-        for lane in (self._main, self._replay):
-            if lane is not None:
-                lane.ask_again()
-        for constructor in self._constructors.values():
-            constructor.assigned.clear()
-        return self._go_on()
+    def _lose(self, host: str) -> None:
+        if host not in self.placement.alive:
+            return
+        if len(self.placement.alive) == 1:
+            raise EngineError(f"loader host {host} is gone and no other is left; the run cannot go on")
+        self._ask_again(host)
+        self.placement = self.placement.without(host)
+        self._handout.move()
+
+    def _ask_again(self, host: str) -> None:
+        placement = self.placement
+        for lane in self._lanes():
+            lane.ask_again(lambda request: placement.host_of(self._orders[request.source], request.start) == host)
 
     def _fail(self, error: Exception) -> list[Command]:
         self.error = error

@@ -1,4 +1,4 @@
-"""What happened: the coordinator eats these."""
+"""What happened: the coordinator eats these, in any order, perhaps twice."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from msd.core.sample import MetaTable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsExamined:
-    """Metadata came from a loader host."""
+    """Metadata came from a loader host: one table for each `Examine`, of exactly its rows."""
 
     host: str
     tables: tuple[MetaTable, ...]
@@ -21,11 +21,19 @@ class HostLost:
 
 
 @dataclass(frozen=True, slots=True)
+class HostSilent:
+    """An answer of a loader host did not come, and may be lost: what it owes is asked for once more."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepAsked:
     """A connected rank asks for a step, and so has taken the one before."""
 
     rank: int
     session: int
+    generation: int
     step: int
 
 
@@ -44,4 +52,4 @@ class RunFailed:
     error: Exception
 
 
-Event = RowsExamined | HostLost | StepAsked | BytesHeld | RunFailed
+Event = RowsExamined | HostLost | HostSilent | StepAsked | BytesHeld | RunFailed

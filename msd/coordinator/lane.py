@@ -1,6 +1,6 @@
 """One line of planning: a planner, and the rows on their way to it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msd.coordinator.lookahead import Lookahead, RowRequest
 from msd.core.order import SourceOrder
@@ -34,6 +34,9 @@ class Lane:
             for name, order in orders.items()
         }
         self._quiet = set(planner.idle_sources)
+        """Sources that are not drawn from, as far as is known: they are asked for nothing ahead of need."""
+        self._stirred = dict.fromkeys(self._sources)
+        """Sources that may have something to ask for, in order."""
         self.starved: Starved | None = None
         """What planning waits for."""
 
@@ -54,18 +57,22 @@ class Lane:
         if isinstance(outcome, Starved):
             self._quiet.discard(outcome.source)
             self._sources[outcome.source].starve(outcome.ordinal)
+            self._stirred[outcome.source] = None
         elif outcome is not None:
             for name, saved in outcome.progress["sources"].items():
                 self._sources[name].consume(int(saved["ordinal"]))
+            self._stirred = dict.fromkeys(self._sources)
         return outcome
 
     def requests(self) -> list[RowRequest]:
         """Return the rows to have examined now, the most urgent first."""
         urgent = [self.starved.source] if self.starved is not None else []
-        others = [name for name in self._sources if name not in self._quiet and name not in urgent]
-        return [request for name in (*urgent, *others) for request in self._sources[name].requests()]
+        stirred = [name for name in self._stirred if name not in self._quiet and name not in urgent]
+        self._stirred = {}
+        return [request for name in (*urgent, *stirred) for request in self._sources[name].requests()]
 
-    def ask_again(self) -> None:
-        """Ask once more for all rows that have not arrived: a host is gone."""
+    def ask_again(self, concerns: Callable[[RowRequest], bool]) -> None:
+        """Ask once more for rows that have not arrived: those of the requests that `concerns` returns true for."""
         for source in self._sources.values():
-            source.ask_again()
+            source.ask_again(concerns)
+        self._stirred = dict.fromkeys(self._sources)

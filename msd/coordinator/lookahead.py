@@ -6,6 +6,7 @@ asked for no more than the row that the planner waits for.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from msd.core.order import SourceOrder
@@ -19,7 +20,7 @@ MOST_ROWS = 4096
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """Consecutive rows of one window, to be examined."""
+    """Consecutive rows of one window, to be examined. It is answered by one table of exactly these rows."""
 
     source: str
     start: int
@@ -37,16 +38,15 @@ class Lookahead:
         self._asked = start
         self._arrived = start
         self._consumed = start
+        self._open: dict[int, RowRequest] = {}
+        """Asked and not answered, by start."""
+        self._repeated: list[RowRequest] = []
+        """Of those, the ones to ask once more."""
         self._early: dict[int, MetaTable] = {}
         self._weight: deque[tuple[int, int]] = deque()
         self._bytes_ahead = 0
         self._rows_ahead = FIRST_ROWS
         self._needs: int | None = None
-
-    @property
-    def waits_for(self) -> int | None:
-        """The row that the planner was refused, if it has not arrived."""
-        return self._needs if self._needs is not None and self._needs >= self._arrived else None
 
     def starve(self, ordinal: int) -> None:
         """Note that the planner needs `ordinal` now: look twice as far ahead from here on."""
@@ -68,26 +68,32 @@ class Lookahead:
         wanted = self._consumed + self._rows_ahead
         if self._needs is not None:
             wanted = max(wanted, self._needs + 1)
-        asked = []
+        asked, self._repeated = self._repeated, []
         while self._asked < wanted and (self._total is None or self._asked < self._total):
             if self._bytes_ahead > self._share_bytes and not (self._needs is not None and self._asked <= self._needs):
                 break
             window = self._order.window_at(self._asked)
             end = min(window.first_ordinal + window.num_rows, self._asked + CHUNK_ROWS, wanted)
             end = end if self._total is None else min(end, self._total)
-            asked.append(RowRequest(self._order.source, self._asked, end - self._asked))
+            request = RowRequest(self._order.source, self._asked, end - self._asked)
+            self._open[request.start] = request
+            asked.append(request)
             self._asked = end
         return asked
 
-    def ask_again(self) -> None:
-        """Forget that rows were asked for that have not arrived."""
-        self._asked = self._arrived
-        self._early.clear()
+    def ask_again(self, concerns: Callable[[RowRequest], bool]) -> None:
+        """Ask once more for rows that have not arrived: those of the requests that `concerns` returns true for.
+
+        The same requests are made, so that an answer to the first is as good as one to the second.
+        """
+        self._repeated = [request for request in self._open.values() if concerns(request)]
 
     def arrive(self, table: MetaTable) -> list[MetaTable]:
-        """Take a table and return those that now follow one another without a gap; one that was seen is left out."""
-        if table.start >= self._arrived and table.num_rows:
-            self._early.setdefault(table.start, table)
+        """Take a table and return those that now follow one another without a gap; one nobody waits for is left out."""
+        request = self._open.get(table.start)
+        if request is not None and request.num_rows == table.num_rows:
+            del self._open[table.start]
+            self._early[table.start] = table
         ready = []
         while self._arrived in self._early:
             following = self._early.pop(self._arrived)

@@ -94,6 +94,15 @@ class SourceOrder:
             int(start_W[number + 1] - start_W[number]),
         )
 
+    def window_numbers(self, ordinal_N: Int64Array) -> Int64Array:
+        """Return for each ordinal the number of its window, counted through all epochs."""
+        epoch_N, position_N = np.divmod(ordinal_N, max(1, self.rows_per_epoch))
+        number_N = np.empty(len(ordinal_N), dtype=np.int64)
+        for epoch in np.unique(epoch_N).tolist():
+            inside_N = epoch_N == epoch
+            number_N[inside_N] = np.searchsorted(self._epoch(epoch).start_W, position_N[inside_N], side="right") - 1
+        return epoch_N * self.windows_per_epoch + number_N
+
     def window_blocks_of(self, window: Window) -> Int64Array:
         """Return the blocks of a window, in the order in which they are strung together."""
         first = window.number * self.window_blocks

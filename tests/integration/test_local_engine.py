@@ -56,7 +56,7 @@ def test_any_interleaving_of_ranks_gives_the_same_batches():
 
 
 def test_a_rank_that_comes_very_late_gets_every_step_from_the_first(monkeypatch):
-    monkeypatch.setattr("msd.coordinator.coordinator.PLANS_KEPT", 3)
+    monkeypatch.setattr("msd.coordinator.history.PLANS_KEPT", 3)
     settings = config()
     expected = undisturbed(settings, 20)
     with msd.start(settings) as engine:

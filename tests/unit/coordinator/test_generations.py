@@ -86,12 +86,60 @@ def test_the_watermark_waits_for_the_slowest_connected_rank():
 
 
 def test_before_any_rank_came_all_are_expected_at_the_first_step():
-    generations = make()
-    assert generations.next_steps([0, 1]) == {0}
+    generations = Generations(first_step=0, digest="start", groups={"near": [0, 1], "far": [2]})
+    assert generations.next_steps() == generations.next_steps("far") == [0]
     session = generations.connect(0)
     generations.asks(0, session, 3)
-    assert generations.next_steps([0, 1]) == {3}
-    assert generations.next_steps([1]) == set()
+    generations.connect(1)
+    assert generations.next_steps() == generations.next_steps("near") == [0, 3]
+    assert generations.next_steps("far") == []
+    assert (generations.group_of(2), generations.ranks_at(3)) == ("far", [0])
+
+
+def test_a_load_brings_every_connected_rank_to_its_step():
+    generations = Generations(first_step=0, digest="start", groups={"all": range(3)})
+    sessions = [generations.connect(rank) for rank in range(3)]
+    for rank, session in enumerate(sessions):
+        generations.asks(rank, session, rank)
+    generations.disconnect(2, sessions[2])
+    generations.load(0, step=7, digest="seven")
+    assert generations.next_steps() == generations.next_steps("all") == [7]
+    generations.asks(1, sessions[1], 9)
+    assert generations.next_steps() == [7, 9]
+    generations.disconnect(1, sessions[1])
+    assert generations.next_steps("all") == [7]
+
+
+def test_a_rank_only_goes_forward_within_its_session():
+    generations = make()
+    session = generations.connect(0)
+    generations.asks(0, session, 5)
+    generations.asks(0, session, 4)
+    assert generations.slowest == 5
+
+
+def test_a_rank_that_was_connected_before_says_where_it_stands():
+    generations = make()
+    session = generations.connect(0, Position(0, 12))
+    assert generations.asked(0, session) == Position(0, 12)
+    generations.load(0, step=7, digest="seven")
+    late = generations.connect(1, Position(0, 12))
+    assert generations.asked(1, late) == Position(1, 7)
+
+
+@pytest.mark.parametrize("at", [Position(0, 2), Position(1, 9)])
+def test_a_rank_that_stands_where_this_run_never_was_is_refused(at):
+    generations = Generations(first_step=3, digest="three")
+    with pytest.raises(StateError, match=f"rank 0 stands at step {at.next_step} of generation {at.generation}"):
+        generations.connect(0, at)
+
+
+@pytest.mark.parametrize(("session", "generation", "counts"), [(2, 0, True), (1, 0, False), (2, 1, False)])
+def test_what_an_older_client_said_no_longer_counts(session, generation, counts):
+    generations = make()
+    generations.connect(0)
+    generations.connect(0)
+    assert generations.speaks(0, session, generation) is counts
 
 
 def test_a_step_before_the_generation_is_refused():

@@ -1,0 +1,177 @@
+"""What a constructor holds between the plan of a step and the ranks that take it. No I/O, no clock.
+
+Messages may come late, twice and out of order: those of an older generation are refused, a repeated one changes
+nothing, and of an assignment and a drop of the same step the one with the larger number speaks.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from msd.constructor.constructor import AssembledBucket, DataConstructor
+from msd.core.batch import RankBatch
+from msd.core.plan import StepPlan
+from msd.core.sample import SampleId, SampleSlab
+
+Owners: TypeAlias = Mapping[str, Mapping[int, tuple[str, int]]]
+"""By source and ordinal: the host and partition that prepare the row."""
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """One assigned step."""
+
+    plan: StepPlan
+    owners: Owners
+    version: int
+    number: int
+    bucket_of: dict[int, int]
+    missing: dict[int, set[SampleId]]
+    """Samples that have not come yet, for each bucket that is not assembled."""
+    slabs: list[tuple[SampleSlab, set[int]]] = field(default_factory=list)
+    """Payload, and the buckets that still need it."""
+    assembled: dict[int, AssembledBucket] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(slab.nbytes for slab, _ in self.slabs) + sum(rows.nbytes for rows in self.assembled.values())
+
+
+class Shelf:
+    """Steps under way for the ranks of one constructor. For one thread at a time."""
+
+    def __init__(self, constructor: DataConstructor, ranks: Iterable[int]) -> None:
+        """Hold nothing yet.
+
+        Args:
+            constructor: Assembles the rows.
+            ranks: Those that are served here.
+        """
+        self.ranks = tuple(ranks)
+        self.generation = 0
+        self.end: int | None = None
+        """The first step that does not exist, once it is known."""
+        self._constructor = constructor
+        self._held: dict[int, _Held] = {}
+        self._drops: list[tuple[int, int]] = []
+        """(number, through) of drops that a late assignment may still meet: `through` falls as numbers grow."""
+
+    @property
+    def held_steps(self) -> list[int]:
+        """The steps that are held, in order."""
+        return sorted(self._held)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of payload: samples that wait, and assembled rows."""
+        return sum(held.nbytes for held in self._held.values())
+
+    def assign(self, generation: int, plan: StepPlan, owners: Owners, version: int, *, number: int = 0) -> bool:
+        """Take a step to assemble; return whether there is anything new in it.
+
+        Args:
+            generation: Of the run; an older one is refused, a newer one begins here and now.
+            plan: The step.
+            owners: Who prepares its rows.
+            version: Of the placement that says so; an older one changes nothing.
+            number: Of the message; see `msd.coordinator.commands.Assign`.
+        """
+        if not self._follow(generation):
+            return False
+        if any(number < dropped and plan.step <= through for dropped, through in self._drops):
+            return False
+        held = self._held.get(plan.step)
+        if held is not None:
+            held.number = max(held.number, number)
+            if version <= held.version:
+                return False
+            held.owners, held.version = owners, version
+            return True
+        bucket_of = {rank: plan.bucket_of(rank) for rank in self.ranks}
+        missing = {bucket: set(plan.sample_ids(bucket)) for bucket in sorted(set(bucket_of.values()))}
+        self._held[plan.step] = _Held(plan, owners, version, number, bucket_of, missing)
+        return True
+
+    def needed(self, step: int) -> dict[tuple[str, int], list[SampleId]]:
+        """Return the samples that a step still lacks, by the (host, partition) that prepares them, in order."""
+        held = self._held.get(step)
+        needed: dict[tuple[str, int], list[SampleId]] = {}
+        if held is not None:
+            for sample_id in sorted(set().union(*held.missing.values())):
+                needed.setdefault(held.owners[sample_id.source][sample_id.ordinal], []).append(sample_id)
+        return needed
+
+    def deliver(self, step: int, slab: SampleSlab) -> None:
+        """Take payload of a step; what nobody here lacks is not kept."""
+        held = self._held.get(step)
+        if held is None:
+            return
+        arrived = set(slab.ids)
+        users = {bucket for bucket, missing in held.missing.items() if missing & arrived}
+        for bucket in users:
+            held.missing[bucket] -= arrived
+        if users:
+            held.slabs.append((slab, users))
+
+    def is_ready(self, step: int, bucket: int) -> bool:
+        """Return whether a bucket of a step is assembled, or lacks nothing that assembling needs."""
+        held = self._held.get(step)
+        return held is not None and (bucket in held.assembled or held.missing.get(bucket) == set())
+
+    def assemble(self, step: int, bucket: int) -> AssembledBucket | None:
+        """Return the rows of a bucket, assembling them on first need; None while something is missing."""
+        if not self.is_ready(step, bucket):
+            return None
+        held = self._held[step]
+        if bucket not in held.assembled:
+            slab_of = {sample_id: slab for slab, users in held.slabs if bucket in users for sample_id in slab.ids}
+            held.assembled[bucket] = self._constructor.build(
+                held.plan, bucket, lambda sample_id: slab_of[sample_id].sample(sample_id)
+            )
+            del held.missing[bucket]
+            for _, users in held.slabs:
+                users.discard(bucket)
+            held.slabs = [(slab, users) for slab, users in held.slabs if users]
+        return held.assembled[bucket]
+
+    def batch(self, generation: int, step: int, rank: int) -> RankBatch | None:
+        """Return what a rank receives, or None while it is not there. Ranks of one bucket share its arrays."""
+        held = self._held.get(step) if generation == self.generation else None
+        if held is None:
+            return None
+        rows = self.assemble(step, held.bucket_of[rank])
+        if rows is None:
+            return None
+        return replace(self._constructor.rank_batch(rows, held.plan, rank), generation=generation)
+
+    def drop(self, generation: int, through: int, *, number: int = 0) -> None:
+        """Let go of the steps up to one, except those that were assigned by a later message.
+
+        Args:
+            generation: Of the run; an older one is ignored.
+            through: The last step to let go of.
+            number: Of the message; see `msd.coordinator.commands.Drop`.
+        """
+        if not self._follow(generation):
+            return
+        self._drops = [(n, t) for n, t in self._drops if n > number or t > through]
+        if not any(n >= number and t >= through for n, t in self._drops):
+            self._drops.append((number, through))
+        self._held = {step: held for step, held in self._held.items() if step > through or number < held.number}
+
+    def rewind(self, generation: int) -> None:
+        """Begin a generation, with nothing held; one that is not newer changes nothing."""
+        self._follow(generation)
+
+    def finish(self, generation: int, step: int) -> None:
+        """Note that `step` does not exist: the run ends before it."""
+        if self._follow(generation):
+            self.end = step
+
+    def _follow(self, generation: int) -> bool:
+        """Return whether a message speaks of the present generation, going to its generation if that is newer."""
+        if generation > self.generation:
+            self.generation, self.end = generation, None
+            self._held.clear()
+            self._drops.clear()
+        return generation == self.generation
