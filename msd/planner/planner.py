@@ -207,7 +207,7 @@ class Planner:
                 self._notes.append(
                     f"the last step repeats {num_repeated} of its own documents (batch.last: repeat_tail)"
                 )
-        carry: tuple[Piece, ...] = () if num_repeated else tuple(packer.carry)
+        carry = tuple(packer.carry)
         is_last = is_ending and not has_step(self.strategy.pack, carry, self.settings.batch.last)
         if is_last and carry:
             self._notes.append(undelivered_note(carry))

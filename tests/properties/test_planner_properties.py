@@ -118,6 +118,9 @@ def test_repeating_the_tail_delivers_everything_and_leaves_no_sequence_empty(pac
     plans, _ = run(made, finite(made, packing, last="repeat_tail", mesh=Mesh.of(dp=4), num_microbatches=2))
     held = {sample_id for plan in plans for sample_id in plan.sample_ids()}
     assert held == set(survivors(made))
+    repeated = [plan for plan in plans if plan.annotations.get("num_repeated")]
+    assert repeated in ([], plans[-1:])
+    assert all(plan.is_last and not plan.progress["carry"] for plan in repeated)
     assert all(len(plan.documents_of(b, m)) for plan in plans for b in range(4) for m in range(2))
 
 

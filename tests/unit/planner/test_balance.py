@@ -5,7 +5,9 @@ from msd.core.mesh import Mesh
 from msd.planner.config import BalanceConfig
 from msd.planner.planner import Planner
 from msd.planner.primitives.balance import Balance, balance
+from msd.planner.primitives.climb import even_slots
 from msd.planner.primitives.cost import scaled
+from msd.planner.primitives.exchange import Rows
 from msd.planner.primitives.layout import Grid, packed_layout
 from msd.testing.tables import LengthCost, Part, Row, feed_of, row, settings_of, steps_of
 
@@ -61,6 +63,28 @@ def test_balancing_lowers_what_it_is_asked_to_lower(across):
         assert excess(after) < excess(before) / 4
     if "bucket" in across:
         assert excess(after.sum(axis=0, keepdims=True)) < excess(before.sum(axis=0, keepdims=True)) / 4
+
+
+def test_whole_rows_are_given_to_buckets_so_that_these_cost_the_same():
+    sequences, length_D = packed_step()
+    grid = Grid(8, 8, 1, 4096)
+    cost_D = length_D * (1.0 + length_D / 4096)
+    slots, both = (
+        balanced(sequences, cost_D, length_D, grid, Balance("lpt", across), cuts=True).cost_MB(scaled([cost_D])[0])
+        for across in (("microbatch",), BOTH)
+    )
+    assert excess(both) == excess(slots)
+    assert excess(both.sum(axis=0, keepdims=True)) < excess(slots.sum(axis=0, keepdims=True)) / 4
+
+
+def test_a_trade_that_slows_another_slot_by_more_than_it_gains_is_not_made():
+    # Slot 0 has two rows of cost 10 and a full one of cost 1, slot 1 three rows of 5. Moving the document of cost 2 to
+    # slot 1 would bring both rows nearer to their slots' means, yet slot 0 stays at 10 and slot 1 rises to 7.
+    cost_D = np.array([8, 2, 10, 1, 5, 5, 5], dtype=np.int64) * 10**6
+    padded_D = np.array([5, 5, 10, 10, 1, 1, 1], dtype=np.int64)
+    rows = Rows([[0, 1], [2], [3], [4], [5], [6]], [[[0], [1], [2]], [[3], [4], [5]]], cost_D[:, None], padded_D, 10)
+    even_slots(rows, whole_sequences=False, max_tries=100)
+    assert rows.value_MB.max(axis=1).sum() == 15 * 10**6
 
 
 def test_two_modules_are_placed_so_that_neither_stands_out():

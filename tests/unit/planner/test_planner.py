@@ -83,6 +83,15 @@ def test_drop_lets_the_others_go_on_with_its_share():
     assert any("ended after 6 rows" in note for plan in plans for note in plan.notes)
 
 
+def test_the_credit_of_a_source_that_ends_goes_to_the_others():
+    made = {"a": [row(11)] * 3, "b": [row(7)] * 5, "c": [row(9)] * 5}
+    chosen = settings_of(made, packing="none", global_batch_size=5, max_epochs={"a": 1}, end={"a": "drop"})
+    last = plans_of(made, chosen, 4)[-1].progress["sources"]
+    assert last["a"]["ended"]
+    assert last["a"]["credit"] == 0
+    assert last["b"]["credit"] + last["c"]["credit"] == 0
+
+
 def test_error_names_the_source_and_the_step():
     made = {"a": [row(8)] * 6}
     chosen = settings_of(made, packing="none", global_batch_size=4, max_epochs={"a": 1}, end={"a": "error"})

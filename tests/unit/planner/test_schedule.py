@@ -37,6 +37,7 @@ def test_a_stage_that_cuts_a_ramp_short_starts_from_where_the_ramp_was():
         weights={"web": 1.0},
     )
     assert found.shares(5) == (0.5, 0.5)
+    assert found.shares(7) == pytest.approx((0.3, 0.7))
     assert found.shares(10) == (0.0, 1.0)
 
 
