@@ -31,7 +31,7 @@ _SILENCE_S = 15.0
 """How much longer until a run that says nothing is taken for lost."""
 _PAUSES_S = (0.05, 2.0)
 """The first and the longest pause between tries to connect."""
-_FAREWELL_S = 5.0
+_FAREWELL_S = 10.0
 _LOAD_ID = -1
 _BYE_ID = 0
 

@@ -12,19 +12,15 @@ from msd.client.link.address import Address, dial
 from msd.client.link.frames import Frame, Kind, receive_frame, send_frame, set_stall
 from msd.client.link.messages import error_of, value
 
-DIAL_S = 10.0
-STALL_S = 30.0
+STALL_S = 15.0
+"""A server that says nothing, or stops in the middle of a frame, for so long is taken for lost."""
 
 
 class Channel:
     """Requests out, frames in. Any thread may send; one receives."""
 
-    def __init__(self, address: Address, *, stall_s: float = STALL_S) -> None:
+    def __init__(self, address: Address) -> None:
         """Dial a server.
-
-        Args:
-            address: Of the server.
-            stall_s: Give up when an answer that is awaited, or the rest of a frame, does not come for so long.
 
         Raises:
             OSError: If nobody answers there.
@@ -32,9 +28,9 @@ class Channel:
         self.address = address
         self.run = ""
         self._lock = threading.Lock()
-        self._sock = dial(address, timeout_s=min(DIAL_S, stall_s))
+        self._sock = dial(address, timeout_s=STALL_S)
         self._is_closed = False
-        set_stall(self._sock, stall_s)
+        set_stall(self._sock, STALL_S)
 
     def open(self, run: str | None) -> None:
         """Say who we are.
@@ -50,15 +46,24 @@ class Channel:
         opened = self.ask(Kind.OPEN, {"run": wanted, "token": self.address.token, "version": version()})
         self.run = value(opened.header, "run", str)
 
-    def ask(self, kind: Kind, header: dict[str, Any]) -> Frame:
+    def ask(self, kind: Kind, header: dict[str, Any], *, patience_s: float | None = None) -> Frame:
         """Send a request and wait for its answer; only before `receive` is used.
+
+        Args:
+            kind: Of request.
+            header: What it says.
+            patience_s: For an answer that may take longer than `STALL_S`.
 
         Raises:
             OSError: If the connection is lost.
             MsdError: If the answer is an error.
         """
         self.send(kind, {"id": 0, **header})
+        if patience_s is not None:
+            set_stall(self._sock, patience_s)
         frame = receive_frame(self._sock)
+        if patience_s is not None:
+            set_stall(self._sock, STALL_S)
         if frame.kind == Kind.ERROR:
             raise error_of(frame.header)
         return frame

@@ -55,6 +55,11 @@ class Prefetch:
         """Whether there is something for the loop: a batch, the end, or an error."""
         return bool(self._waiting) or self._outcome is not None
 
+    @property
+    def num_held(self) -> int:
+        """Steps that wait for the loop."""
+        return len(self._waiting)
+
     def hand_out(self) -> RankBatch | None:
         """Return the next batch for the loop, or None at the end.
 

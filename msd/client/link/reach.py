@@ -9,6 +9,9 @@ from msd.client.link.channel import Channel
 from msd.client.link.frames import Frame, Kind
 from msd.client.link.messages import Place, Welcome, places_of, value, welcome_of
 
+_HELLO_S = 60.0
+"""Whoever serves a rank may have to find out first where the run stands."""
+
 
 def reach(
     address: str,
@@ -40,7 +43,7 @@ def reach(
         if nearest:
             channel = _follow(channel, nearest, run, adopt)
         hello = {"rank": rank, "next_step": next_step, "generation": generation}
-        return channel, welcome_of(_ready(channel.ask(Kind.HELLO, hello)).header)
+        return channel, welcome_of(_ready(channel.ask(Kind.HELLO, hello, patience_s=_HELLO_S)).header)
     except BaseException:
         channel.close()
         raise

@@ -121,6 +121,9 @@ class LinkServer:
             raise
         self.addresses = self._addresses(host)
         self._wake_end, self._waker = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        for sock in (*self._listeners, self._wake_end):
+            self._selector.register(sock, selectors.EVENT_READ)
         self._acceptor = threading.Thread(target=self._accept, name="msd-link-accept", daemon=True)
         self._acceptor.start()
 
@@ -152,6 +155,7 @@ class LinkServer:
             self._is_closed = True
         self._waker.close()
         self._acceptor.join(_JOIN_S)
+        self._selector.close()
         self._close_listeners()
         self._wake_end.close()
         with self._changed:
@@ -180,20 +184,17 @@ class LinkServer:
         return addresses
 
     def _accept(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            for listener in (*self._listeners, self._wake_end):
-                selector.register(listener, selectors.EVENT_READ)
-            while True:
-                for key, _ in selector.select():
-                    if key.fileobj is self._wake_end:
-                        return
-                    # Whoever knocked may be gone again, or files may have run out: neither ends the server.
-                    try:
-                        sock, _ = key.fileobj.accept()  # type: ignore[union-attr]
-                    except OSError:
-                        time.sleep(0.01)
-                        continue
-                    self._converse(sock)
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._wake_end:
+                    return
+                # Whoever knocked may be gone again, or files may have run out: neither ends the server.
+                try:
+                    sock, _ = key.fileobj.accept()  # type: ignore[union-attr]
+                except OSError:
+                    time.sleep(0.01)
+                    continue
+                self._converse(sock)
 
     def _converse(self, sock: socket.socket) -> None:
         conversation = Conversation(self, sock)

@@ -205,5 +205,3 @@ def url(server: LinkServer, number: int = 0, *, token: str = TOKEN, run: str | N
 def raw_socket(server: LinkServer) -> socket.socket:
     host, port = server.addresses[-1].removeprefix("tcp://").split(":")
     return socket.create_connection((host, int(port)), timeout=20)
-
-

@@ -32,7 +32,7 @@ def test_parts_of_an_address_are_decoded():
 
 @pytest.mark.parametrize("text", ["", "host:1", "msd://host", "msd://host:port", "unix://x", "http://h:1", "tcp://h:0"])
 def test_what_is_no_address_is_refused_with_the_forms_there_are(text):
-    with pytest.raises(ConfigError, match="no run can be reached at .*; use msd://host:port"):
+    with pytest.raises(ConfigError, match=r"no run can be reached at .*; use msd://host:port"):
         resolve(text)
 
 

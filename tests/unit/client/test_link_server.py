@@ -37,7 +37,7 @@ def opened(server):
     channels = []
 
     def open_one(number=0, *, rank=None):
-        channel = Channel(Address.parse(url(server, number)), stall_s=20.0)
+        channel = Channel(Address.parse(url(server, number)))
         channels.append(channel)
         channel.open(None)
         if rank is not None:
@@ -87,7 +87,7 @@ def test_a_server_for_all_hosts_gives_the_name_of_its_own(run):
     ],
 )
 def test_a_stranger_is_refused_with_what_was_found(server, changes, message):
-    channel = Channel(Address.parse(url(server, **{"token": TOKEN, **changes})), stall_s=20.0)
+    channel = Channel(Address.parse(url(server, **{"token": TOKEN, **changes})))
     with pytest.raises(EngineError, match=message):
         channel.open(None)
     channel.close()
@@ -145,7 +145,7 @@ def test_who_has_not_said_hello_gets_nothing(opened, run):
 def test_a_request_that_makes_no_sense_is_refused_and_the_next_one_answered(opened):
     channel = opened(rank=0)
     for changes in ({"step": "three"}, {"step": None}, {"generation": True}):
-        with pytest.raises(EngineError, match="sent a message whose '(step|generation)' should be int"):
+        with pytest.raises(EngineError, match=r"sent a message whose '(step|generation)' should be int"):
             channel.ask(Kind.TAKE, {**TAKE, **changes})
     with pytest.raises(EngineError, match="does not know requests of kind 68"):
         channel.ask(Kind.BATCH, {})
@@ -213,7 +213,7 @@ def test_a_rank_that_leaves_is_noticed_while_its_step_is_waited_for(opened, run,
 def test_a_rank_that_stops_reading_is_given_up_and_the_others_are_served(run):
     run.tokens = 4 << 20
     with LinkServer(run, stall_s=0.3, **SETTINGS) as server:
-        slow, other = (Channel(Address.parse(url(server)), stall_s=20.0) for _ in range(2))
+        slow, other = (Channel(Address.parse(url(server))) for _ in range(2))
         for rank, channel in enumerate((slow, other)):
             channel.open(None)
             channel.ask(Kind.HELLO, {"rank": rank})
@@ -233,7 +233,10 @@ def test_a_move_is_announced_and_confirmed(opened, run, server):
 
     def confirm(channel):
         frame = channel.receive(20.0)
-        assert (frame.kind, frame.header) == (Kind.MOVED, {"generation": 1, "first_step": 7, "position": moved.position})
+        assert (frame.kind, frame.header) == (
+            Kind.MOVED,
+            {"generation": 1, "first_step": 7, "position": moved.position},
+        )
         channel.send(Kind.MOVED_SEEN, {"generation": 1})
 
     confirming = [threading.Thread(target=confirm, args=(channel,)) for channel in (idle, waiting)]
@@ -253,7 +256,7 @@ def test_closing_ends_every_thread_and_removes_the_socket(run):
         path = folder / "link"
         server = LinkServer(run, unix_path=str(path), **SETTINGS)
         run.ready = 0
-        channels = [Channel(Address.parse(url(server, number)), stall_s=20.0) for number in (0, 1)]
+        channels = [Channel(Address.parse(url(server, number))) for number in (0, 1)]
         for rank, channel in enumerate(channels):
             channel.open(None)
             channel.ask(Kind.HELLO, {"rank": rank})
@@ -263,7 +266,7 @@ def test_closing_ends_every_thread_and_removes_the_socket(run):
         server.close()
         assert not path.exists()
         assert not threads()
-        with pytest.raises(OSError, match="."):
+        with pytest.raises((ConnectionRefusedError, FileNotFoundError)):
             Channel(Address.parse(url(server)))
         for channel in channels:
             with pytest.raises(ConnectionError):

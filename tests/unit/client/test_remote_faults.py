@@ -1,0 +1,274 @@
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from link_run import SETTINGS, ScriptedRun, contents, make_batch, short_folder, url
+
+from msd.client import RankClient
+from msd.client.link.address import Address, write_rendezvous
+from msd.client.link.messages import Place
+from msd.client.link.server import LinkServer
+from msd.client.remote import SocketTransport
+from msd.errors import DeadlineError, EngineError
+
+TOKENS = 1 << 16
+
+
+@pytest.fixture
+def run():
+    return ScriptedRun(tokens=TOKENS)
+
+
+@pytest.fixture
+def server(run):
+    with LinkServer(run, stall_s=20.0, **SETTINGS) as server:
+        yield server
+
+
+def expected(step, rank=0):
+    return contents(make_batch(step, rank, tokens=TOKENS))
+
+
+def until_held(client, count):
+    """Wait until so many steps have been fetched ahead."""
+    for _ in range(2000):
+        if client._transport._prefetch.num_held == count:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{count} steps were not fetched ahead")
+
+
+class Proxy:
+    """Stands between a rank and a server; cuts the n-th connection after so many bytes to the rank."""
+
+    def __init__(self, server, cuts):
+        self.target = server.addresses[-1].removeprefix("tcp://").split(":")
+        self.cuts = list(cuts)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(0.1)
+        self.is_closed = False
+        self.threads = [threading.Thread(target=self.accept)]
+        self.threads[0].start()
+        self.url = f"tcp://127.0.0.1:{self.listener.getsockname()[1]}?{url(server).partition('?')[2]}"
+
+    def accept(self):
+        while not self.is_closed:
+            try:
+                near, _ = self.listener.accept()
+            except TimeoutError:
+                continue
+            far = socket.create_connection((self.target[0], int(self.target[1])))
+            limit = self.cuts.pop(0) if self.cuts else None
+            for source, sink, most in ((near, far, None), (far, near, limit)):
+                self.threads.append(threading.Thread(target=self.pass_on, args=(source, sink, most)))
+                self.threads[-1].start()
+        self.listener.close()
+
+    def pass_on(self, source, sink, most):
+        with source:
+            while most is None or most > 0:
+                try:
+                    chunk = source.recv(65536 if most is None else min(most, 65536))
+                    sink.sendall(chunk)
+                except OSError:
+                    break
+                if not chunk:
+                    break
+                most = None if most is None else most - len(chunk)
+            for end in (source, sink):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.is_closed = True
+        for thread in self.threads:
+            thread.join()
+
+
+def test_a_connection_cut_in_the_middle_of_a_frame_is_made_again_and_no_byte_differs(server, run):
+    size = len(b"".join(run.take(0, 1, 0, 0, -1, 0.0).parts))
+    run.takes.clear()
+    cuts = [10, 100, 400, int(0.5 * size), int(1.7 * size), int(2.2 * size)]
+    with Proxy(server, cuts) as proxy, RankClient(SocketTransport(proxy.url, deadline_s=30.0), rank=0) as client:
+        assert [contents(next(client)) for _ in range(12)] == [expected(step) for step in range(12)]
+        assert not proxy.cuts
+    assert run.hellos[0] == (0, None, None)
+    # Each time the rank says what it lacks: what had arrived is not fetched again.
+    stated = [step for _, step, _ in run.hellos if step is not None]
+    assert len(stated) >= 3
+    assert stated == sorted(stated)
+    fetched = [step for _, _, step, _ in run.takes]
+    assert fetched == sorted(fetched)
+
+
+def test_what_was_fetched_is_handed_out_while_the_run_is_away(run):
+    server = LinkServer(run, **SETTINGS)
+    address = Address.parse(url(server))
+    with RankClient(SocketTransport(url(server), deadline_s=30.0, prefetch=3), rank=0) as client:
+        next(client)
+        until_held(client, 3)
+        server.close()
+        assert [next(client).step for _ in range(3)] == [1, 2, 3]
+        with LinkServer(run, port=address.port, **SETTINGS):
+            assert contents(next(client)) == expected(4)
+            assert run.hellos[1:] == [(0, 4, 0)]
+
+
+def test_a_run_that_stays_away_ends_the_wait(run):
+    server = LinkServer(run, **SETTINGS)
+    with RankClient(SocketTransport(url(server), deadline_s=1.0, prefetch=1), rank=0) as client:
+        next(client)
+        until_held(client, 1)
+        server.close()
+        next(client)
+        with pytest.raises(
+            DeadlineError, match=r"rank 0 has waited 1 s for step 2; it waits for a connection to tcp://"
+        ):
+            next(client)
+
+
+def test_another_run_at_the_address_is_not_taken_for_ours(run):
+    server = LinkServer(run, **SETTINGS)
+    port = Address.parse(url(server)).port
+    with RankClient(SocketTransport(url(server), deadline_s=30.0, prefetch=1), rank=0) as client:
+        next(client)
+        until_held(client, 1)
+        server.close()
+        with LinkServer(ScriptedRun(), port=port, **{**SETTINGS, "run": "r2"}):
+            next(client)
+            with pytest.raises(EngineError, match=r"a rank of run r1 .* reached run r2"):
+                next(client)
+
+
+def test_a_rank_asks_anew_where_it_is_served_when_its_constructor_is_gone(run):
+    registry_run, second = ScriptedRun(), ScriptedRun(tokens=TOKENS)
+    first_server = LinkServer(run, **SETTINGS)
+    with LinkServer(registry_run, **SETTINGS) as registry, LinkServer(second, **SETTINGS) as second_server:
+        registry_run.places = [Place(host="a", addresses=tuple(first_server.addresses))]
+        with RankClient(SocketTransport(url(registry), deadline_s=30.0), rank=1) as client:
+            next(client)
+            registry_run.places = [Place(host="a", addresses=(*first_server.addresses, *second_server.addresses))]
+            first_server.close()
+            assert [contents(next(client)) for _ in range(5)] == [expected(step, 1) for step in range(1, 6)]
+        assert second.hellos[0][2] == 0
+
+
+def test_a_load_that_is_cut_off_is_repeated_as_the_same_load(run):
+    server = LinkServer(run, **SETTINGS)
+    is_cut, answer = threading.Event(), run.load
+
+    def load_then_die(rank, session, load_id, state):
+        moved = answer(rank, session, load_id, state)
+        if not is_cut.is_set():
+            is_cut.set()
+            for conversation in list(server._conversations):
+                conversation.abort()
+        return moved
+
+    run.load = load_then_die
+    with server, RankClient(SocketTransport(url(server), deadline_s=30.0), rank=0) as client:
+        next(client)
+        client.load_state_dict({"step": 5})
+        assert is_cut.is_set()
+        assert (next(client).step, len(run.loads), run.generation, len(run.hellos)) == (6, 1, 1, 2)
+
+
+def test_a_run_that_falls_silent_is_left_for_a_new_connection(server, run, monkeypatch):
+    monkeypatch.setattr("msd.client.remote._WAIT_S", 0.1)
+    monkeypatch.setattr("msd.client.remote._SILENCE_S", 0.3)
+    silent, answer = threading.Event(), run.take
+
+    def hang_once(*arguments):
+        if arguments[3] == 2 and not silent.is_set():
+            silent.set()
+            run.until(lambda: len(run.hellos) == 2)
+        return answer(*arguments)
+
+    run.take = hang_once
+    with RankClient(SocketTransport(url(server), deadline_s=30.0), rank=0) as client:
+        assert [contents(next(client)) for _ in range(4)] == [expected(step) for step in range(4)]
+    assert silent.is_set()
+    assert run.hellos[1] == (0, 2, 0)
+
+
+SERVE = """
+import sys, time
+from pathlib import Path
+from link_run import SETTINGS, ScriptedRun, url
+from msd.client.link.address import Address, write_rendezvous
+from msd.client.link.server import LinkServer
+folder = Path(sys.argv[1])
+with LinkServer(ScriptedRun(tokens=int(sys.argv[2])), unix_path=str(folder / "link"), **SETTINGS) as server:
+    write_rendezvous(folder / "address", Address.parse(url(server)))
+    print("serving", flush=True)
+    sys.stdin.read()
+"""
+
+
+def start_server(folder):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVE, str(folder), str(TOKENS)],
+        cwd=Path(__file__).parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == "serving\n"
+    return process
+
+
+def end_server(process):
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_server_process_that_dies_is_followed_by_the_next_one(how, monkeypatch):
+    monkeypatch.setattr("msd.client.remote._WAIT_S", 0.1)
+    monkeypatch.setattr("msd.client.remote._SILENCE_S", 0.5)
+    monkeypatch.setattr("msd.client.link.channel.STALL_S", 0.5)
+    with short_folder() as folder:
+        first = start_server(folder)
+        client = RankClient(SocketTransport((folder / "address").as_uri(), deadline_s=60.0), rank=0)
+        try:
+            found = [contents(next(client)) for _ in range(3)]
+            first.send_signal(how)
+            if how == signal.SIGSTOP:
+                (folder / "link").unlink()
+            second = start_server(folder)
+            try:
+                found += [contents(next(client)) for _ in range(6)]
+            finally:
+                client.close()
+                end_server(second)
+        finally:
+            client.close()
+            end_server(first)
+    assert found == [expected(step) for step in range(9)]
+
+
+def test_positions_are_those_of_the_undisturbed_run(server, run):
+    with (
+        Proxy(server, [3 * TOKENS]) as proxy,
+        RankClient(SocketTransport(proxy.url, deadline_s=30.0), rank=0) as client,
+    ):
+        for step in range(4):
+            next(client)
+            assert client.state_dict() == {"step": step, "generation": 0}
+
+
+def test_the_address_file_is_read_again_for_every_connection(run, tmp_path):
+    path = tmp_path / "address"
+    first, second = LinkServer(run, **SETTINGS), LinkServer(run, **SETTINGS)
+    write_rendezvous(path, Address.parse(url(first)))
+    with second, RankClient(SocketTransport(path.as_uri(), deadline_s=30.0), rank=0) as client:
+        next(client)
+        write_rendezvous(path, Address.parse(url(second)))
+        first.close()
+        assert [next(client).step for _ in range(4)] == [1, 2, 3, 4]
