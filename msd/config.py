@@ -29,8 +29,9 @@ _NO_SOURCES = "sources is empty; name at least one: sources: {web: {format: json
 class RuntimeConfig(ConfigStruct, frozen=True, kw_only=True):
     """Where the engine runs."""
 
-    kind: Literal["local", "dask"] = "local"
-    """local: one process, deterministic. dask: stateful actors on a cluster."""
+    kind: Literal["local", "dask"] = "dask"
+    """dask: stateful actors on a cluster, of the run's own unless `scheduler` says otherwise. local: all in this
+    process. Both deliver the same bytes."""
     scheduler: str | None = None
     """Address of a running scheduler; null starts a cluster of its own."""
     workers: int = 2

@@ -180,8 +180,8 @@ def test_validate_warns_of_different_tokenizers_and_of_ids_outside_the_vocabular
 
 
 def test_validate_refuses_what_this_release_does_not_run(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["validate", str(config), "runtime.kind=dask"]) == 2
-    assert "runtime.kind: local" in capsys.readouterr().err
+    assert run(["validate", str(config), "shadows=2"]) == 2
+    assert "shadows: 0" in capsys.readouterr().err
 
 
 def test_demo_shows_shares_near_the_weights_and_leaves_nothing(

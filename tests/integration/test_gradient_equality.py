@@ -79,7 +79,7 @@ def config_for(mesh: dict[str, int], packing: str) -> msd.Config:
 
 def take_step(config: msd.Config) -> tuple[StepPlan, list[RankBatch], dict[SampleId, Sample]]:
     """Return the second step of a run: its plan, what every rank received, and its samples made anew."""
-    with msd.start(config) as engine:
+    with msd.start(config, runtime="local") as engine:
         clients = [engine.client(rank) for rank in range(engine.mesh.world_size)]
         _, batches = [[next(client) for client in clients] for _ in range(2)]
         plan = engine.plan(1)

@@ -37,7 +37,7 @@ def digest(batch: msd.RankBatch) -> tuple:
 
 
 def undisturbed(settings: msd.Config, steps: int) -> dict[tuple[int, int], tuple]:
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         clients = [engine.client(rank) for rank in range(engine.mesh.world_size)]
         return {(step, c.rank): digest(next(c)) for step in range(steps) for c in clients}
 
@@ -48,7 +48,7 @@ def test_any_interleaving_of_ranks_gives_the_same_batches():
     for seed in range(3):
         turns = [rank for rank in range(4) for _ in range(8)]
         random.Random(seed).shuffle(turns)
-        with msd.start(settings) as engine:
+        with msd.start(settings, runtime="local") as engine:
             clients = {rank: engine.client(rank) for rank in range(4)}
             for rank in turns:
                 batch = next(clients[rank])
@@ -59,7 +59,7 @@ def test_a_rank_that_comes_very_late_gets_every_step_from_the_first(monkeypatch)
     monkeypatch.setattr("msd.coordinator.history.PLANS_KEPT", 3)
     settings = config()
     expected = undisturbed(settings, 20)
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         first = engine.client(0)
         for _ in range(20):
             next(first)
@@ -68,7 +68,7 @@ def test_a_rank_that_comes_very_late_gets_every_step_from_the_first(monkeypatch)
 
 
 def test_ranks_of_one_tensor_parallel_group_share_samples_and_data_parallel_ranks_do_not():
-    with msd.start(config(mesh={"dp": 2, "tp": 2})) as engine:
+    with msd.start(config(mesh={"dp": 2, "tp": 2}), runtime="local") as engine:
         batches = [next(engine.client(rank)) for rank in range(4)]
     assert batches[0].sample_ids == batches[1].sample_ids
     assert not set(batches[0].sample_ids) & set(batches[2].sample_ids)
@@ -79,7 +79,7 @@ def test_a_chain_of_resumes_equals_the_undisturbed_run():
     expected = undisturbed(settings, 12)
     state = None
     for start, end in ((0, 3), (3, 7), (7, 7), (7, 11), (11, 12)):
-        with msd.start(settings) as engine:
+        with msd.start(settings, runtime="local") as engine:
             clients = [engine.client(rank) for rank in range(2)]
             for client in clients if state is not None else []:
                 client.load_state_dict(state)
@@ -91,12 +91,12 @@ def test_a_chain_of_resumes_equals_the_undisturbed_run():
 
 def test_a_state_saved_right_after_a_load_is_that_state():
     settings = config()
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         client = engine.client(0)
         assert client.state_dict() == client.state_dict()
         next(client)
         state = client.state_dict()
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         client = engine.client(0)
         client.load_state_dict(state)
         assert client.state_dict() == state
@@ -105,7 +105,7 @@ def test_a_state_saved_right_after_a_load_is_that_state():
 def test_a_rank_that_does_not_load_follows():
     settings = config()
     expected = undisturbed(settings, 6)
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         loading, following = engine.client(0), engine.client(1)
         state = None
         for step in range(4):
@@ -119,7 +119,7 @@ def test_a_rank_that_does_not_load_follows():
 
 
 def test_another_state_on_another_rank_is_refused_naming_both():
-    with msd.start(config()) as engine:
+    with msd.start(config(), runtime="local") as engine:
         zero, one = engine.client(0), engine.client(1)
         early = zero.state_dict()
         next(zero)
@@ -137,29 +137,29 @@ def test_another_state_on_another_rank_is_refused_naming_both():
     ],
 )
 def test_a_state_of_another_configuration_is_refused_by_the_part_that_differs(changes, named):
-    with msd.start(config()) as engine:
+    with msd.start(config(), runtime="local") as engine:
         state = engine.client(0).state_dict()
     changed = {"mixture": {}, **changes} if "sources" in changes else changes
-    with msd.start(config(**changed)) as engine, pytest.raises(msd.StateError, match=named):
+    with msd.start(config(**changed), runtime="local") as engine, pytest.raises(msd.StateError, match=named):
         engine.client(0).load_state_dict(state)
 
 
 def test_a_run_resumes_on_another_mesh_with_the_same_samples_a_step():
     wide = config(mesh={"dp": 4}, num_microbatches=1)
     expected = [plan.membership_digest for plan in msd.plan(config(), steps=8)]
-    with msd.start(config()) as engine:
+    with msd.start(config(), runtime="local") as engine:
         client = engine.client(0)
         for _ in range(4):
             next(client)
         state = client.state_dict()
-    with msd.start(wide) as engine:
+    with msd.start(wide, runtime="local") as engine:
         engine.client(0).load_state_dict(state)
         assert [engine.plan(step).membership_digest for step in range(4, 8)] == expected[4:]
 
 
 def test_which_names_file_and_row_of_every_document():
     settings = config()
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         batch = next(engine.client(0))
         entries = engine.which(0)
     mine = [(e["source"], e["ordinal"], e["part"]) for e in entries if 0 in e["ranks"]]
@@ -171,7 +171,7 @@ def test_which_names_file_and_row_of_every_document():
 
 
 def test_stats_count_what_was_drawn():
-    with msd.start(config()) as engine:
+    with msd.start(config(), runtime="local") as engine:
         client = engine.client(0)
         for _ in range(10):
             next(client)
@@ -189,14 +189,14 @@ def test_finite_data_ends_for_every_rank_at_the_same_step():
         batch={"sequence_length": 128, "global_batch_size": 4, "last": "pad"},
         num_microbatches=1,
     )
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         steps = [[batch.step for batch in engine.client(rank)] for rank in range(2)]
     assert steps[0] == steps[1]
     assert len(steps[0]) >= 2
 
 
 def test_a_closed_engine_says_so_and_closes_once():
-    engine = msd.start(config())
+    engine = msd.start(config(), runtime="local")
     client = engine.client(0)
     engine.close()
     engine.close()
@@ -207,17 +207,17 @@ def test_a_closed_engine_says_so_and_closes_once():
 
 
 def test_connect_reaches_the_engine_by_its_address():
-    with msd.start(config()) as engine, msd.connect(engine.address, rank=1) as client:
+    with msd.start(config(), runtime="local") as engine, msd.connect(engine.address, rank=1) as client:
         assert next(client).rank == 1
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"runtime": {"kind": "dask"}}, "runtime.kind dask is not part of this release"),
+        ({"shadows": 1}, "shadows are not started by this release"),
         ({"checkpoint": {"path": "ckpt"}}, "checkpoint is not written by this release"),
     ],
 )
 def test_what_this_release_does_not_have_is_refused(changes, message):
     with pytest.raises(msd.ConfigError, match=message):
-        msd.start(config(**changes))
+        msd.start(config(**changes), runtime="local")

@@ -51,7 +51,7 @@ def ids(engine, steps=None):
 
 
 def run(settings, steps=None):
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         return ids(engine, steps)
 
 
@@ -65,7 +65,7 @@ def test_EN_1_weights_in_tokens_hold_whatever_the_document_length():
     settings = config(
         {"web": source(rows(3000, 40)), "books": source(rows(500, 400, longest=1024))}, sequence_length=1024
     )
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         ids(engine, 25)
         shares = engine.stats()["sources"]
     assert abs(shares["web"]["token_share"] - 0.5) < 0.01
@@ -104,11 +104,11 @@ def test_MS_7_progress_counts_rows_read_not_samples_that_a_filter_let_through():
 
     settings = config({"web": source(rows(600, 40), transforms=[every_third, *TOKENS])})
     whole = run(settings, steps=6)
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         client = engine.client(0)
         next(client), next(client)
         state = json.loads(json.dumps(client.state_dict()))
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         engine.client(0).load_state_dict(state)
         assert ids(engine, 4) == whole[2:]
 
@@ -117,12 +117,12 @@ def test_HF_20_the_epoch_is_part_of_the_state():
     settings = config({"web": source(rows(60, 60))})
     whole = run(settings, steps=9)
     assert max(ordinal for step in whole for _, ordinal, _ in step) > 3 * 60
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         client = engine.client(0)
         for _ in range(7):
             next(client)
         state = client.state_dict()
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         engine.client(0).load_state_dict(state)
         assert ids(engine, 2) == whole[7:]
 
@@ -131,25 +131,25 @@ def test_HF_20_the_epoch_is_part_of_the_state():
 def test_VE_1_a_state_from_any_boundary_loses_no_step(taken):
     settings = config({"web": source(rows(120, 60), max_epochs=1)})
     whole = run(settings)
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         client = engine.client(0)
         for _ in range(min(taken, len(whole))):
             next(client)
         state = client.state_dict()
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         engine.client(0).load_state_dict(state)
         assert ids(engine) == whole[taken:]
 
 
 def test_HF_19_resume_does_not_replay_what_was_consumed():
     settings = config({"web": source(rows(4000, 60))})
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         client = engine.client(0)
         for _ in range(40):
             next(client)
         state = client.state_dict()
         examined_before = engine.stats()["sources"]["web"]["rows_examined"]
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         client = engine.client(0)
         client.load_state_dict(state)
         next(client)
@@ -172,17 +172,17 @@ def test_HF_19_resume_does_not_replay_what_was_consumed():
 )
 def test_EN_15_a_changed_setting_of_the_order_is_refused_by_name(change, part):
     settings = {"sources": {"web": source(rows(300, 60))}}
-    with msd.start(config(**settings)) as engine:
+    with msd.start(config(**settings), runtime="local") as engine:
         client = engine.client(0)
         next(client)
         state = client.state_dict()
     changed = settings | change
-    with msd.start(config(**changed)) as engine, pytest.raises(StateError, match=part):
+    with msd.start(config(**changed), runtime="local") as engine, pytest.raises(StateError, match=part):
         engine.client(0).load_state_dict(state)
 
 
 def test_LH_2_a_state_of_another_version_is_refused_with_both_versions():
-    with msd.start(config({"web": source(rows(100, 60))})) as engine:
+    with msd.start(config({"web": source(rows(100, 60))}), runtime="local") as engine:
         client = engine.client(0)
         state = client.state_dict() | {"version": 0}
         with pytest.raises(StateError, match="the state has version=0, this run has version=1"):
@@ -191,7 +191,7 @@ def test_LH_2_a_state_of_another_version_is_refused_with_both_versions():
 
 def test_HF_6_sources_of_equal_data_come_in_unlike_orders():
     given = rows(200, 60)
-    with msd.start(config({"one": source(given), "two": source(given)})) as engine:
+    with msd.start(config({"one": source(given), "two": source(given)}), runtime="local") as engine:
         ids(engine, 4)
         found = {name: [] for name in ("one", "two")}
         for step in range(4):
@@ -202,7 +202,7 @@ def test_HF_6_sources_of_equal_data_come_in_unlike_orders():
 
 
 def test_WD_4_epochs_come_in_unlike_orders():
-    with msd.start(config({"web": source(rows(80, 60))})) as engine:
+    with msd.start(config({"web": source(rows(80, 60))}), runtime="local") as engine:
         ids(engine, 8)
         row_of = {d["ordinal"]: d["row"] for step in range(8) for d in engine.which(step)}
     epochs = [[row_of[ordinal] for ordinal in range(start, start + 80)] for start in (0, 80)]
@@ -229,7 +229,7 @@ def test_VB_3_whatever_is_left_out_is_counted():
         return sample if sample["ids"][0] % 2 else None
 
     given = source(rows(100, 60), max_epochs=1, transforms=[odd, *TOKENS], on_error={"max_rate": 0.5})
-    with msd.start(config({"web": given})) as engine:
+    with msd.start(config({"web": given}), runtime="local") as engine:
         delivered = [sample_id for step in ids(engine) for sample_id in step]
         counts = engine.stats()["sources"]["web"]
     assert (counts["failed_rows"], counts["filtered_rows"], len(delivered)) == (10, 40, 50)
@@ -237,7 +237,7 @@ def test_VB_3_whatever_is_left_out_is_counted():
 
 def test_PV_1_every_row_of_a_step_can_be_named_with_its_place():
     settings = config({"web": source(rows(100, 60))})
-    with msd.start(settings) as engine:
+    with msd.start(settings, runtime="local") as engine:
         steps = ids(engine, 3)
         for step, found in enumerate(steps):
             named = engine.which(step)

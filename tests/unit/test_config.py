@@ -88,8 +88,7 @@ def test_what_is_left_out_has_the_values_of_the_contract():
         "balance": {"method": "lpt", "across": ["bucket", "microbatch"], "min_gain": 0.0},
         "cost": {"backbone": {"kind": "transformer", **plain(TransformerCost(hidden=4096, layers=32))}},
         "broadcast": [], "fields_by_stage": False, "loaders": "auto", "constructors": "auto", "shadows": 0,
-        # The one default that waits for the Dask engine: the contract says kind: dask.
-        "runtime": {"kind": "local", "scheduler": None, "workers": 2, "compact": True, "deadline_s": 300.0},
+        "runtime": {"kind": "dask", "scheduler": None, "workers": 2, "compact": True, "deadline_s": 300.0},
         "checkpoint": None,
     }  # fmt: skip
     expected = {
