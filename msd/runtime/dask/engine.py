@@ -1,9 +1,14 @@
 """The run on Dask: start processes, place actors, hand out clients, end everything."""
 
+import asyncio
+import atexit
+import contextlib
 import os
 import secrets
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +24,7 @@ from msd.core.mesh import Mesh
 from msd.errors import ClosedError, DeadlineError, EngineError, MsdError
 from msd.runtime.base import check_supported
 from msd.runtime.dask.calls import Ref, call
-from msd.runtime.dask.cluster import START_S, EmbeddedCluster, Member, connect, members
+from msd.runtime.dask.cluster import CLOSE_S, START_S, EmbeddedCluster, Member, connect, members
 from msd.runtime.dask.constructor import ConstructorActor
 from msd.runtime.dask.hosts import LoaderHost, SourceLoaderActor
 from msd.runtime.dask.planner import PlannerActor
@@ -27,7 +32,8 @@ from msd.runtime.dask.plugin import RunPlugin
 from msd.runtime.dask.versions import check_versions
 from msd.sources.index import IndexProgress
 
-CLOSE_S = 5.0
+SOCKETS = "/tmp"
+"""Where constructors listen for ranks of their host: short, since the system allows 107 bytes."""
 HOST_BYTES = 256 << 20
 """Payload that the loaders of one host hold together."""
 
@@ -63,8 +69,12 @@ class DaskEngine:
         self._cluster: EmbeddedCluster | None = None
         self._client: Client | None = None
         self._futures: list[Any] = []
+        self._refs: list[Ref] = []
         self._clients: dict[int, RankClient] = {}
         self._is_closed = False
+        # What was started, to be ended in reverse: each part also when one before it fails or is interrupted.
+        self._ending = contextlib.ExitStack()
+        _running.add(self)
         chains = build_chains(config)
         self.orders = build_orders(config, index_all(config, on_progress=on_index_progress))
         self._identity = identity(config, self.orders, chains)
@@ -128,20 +138,16 @@ class DaskEngine:
         entries: list[dict[str, Any]] = self._ask(self._planner, "which", step)
         return entries
 
+    def check(self) -> None:
+        """Raise what ended the run, if something did."""
+        self._check_open()
+        self._ask(self._planner, "check")
+
     def close(self) -> None:
-        """End the run and every process it started. Closing twice is fine."""
-        if self._is_closed:
-            return
+        """End the run and every process it started; done at exit if it was not before. Closing twice is fine."""
         self._is_closed = True
-        for client in self._clients.values():
-            client.close()
-        if self._client is not None:
-            self._close_actors()
-            for future in self._futures:
-                future.release()
-            self._client.close(timeout=CLOSE_S)
-        if self._cluster is not None:
-            self._cluster.close()
+        _running.discard(self)
+        self._ending.close()
 
     def __enter__(self) -> "DaskEngine":
         return self
@@ -156,18 +162,22 @@ class DaskEngine:
         num_hosts = runtime.workers
         own = ["msd-control", *(["msd-planner"] if not runtime.compact else [])]
         loading = [f"msd-loader-{number}" for number in range(num_hosts)]
+        self._ending.callback(_remove_sockets, self._run)
         if runtime.scheduler is None:
             self._cluster = EmbeddedCluster([*own, *loading])
+            self._ending.callback(self._cluster.close)
         address = runtime.scheduler or (self._cluster.address if self._cluster else "")
-        self._client = connect(address, deadline_s=min(START_S, runtime.deadline_s))
-        needed = len(own) + num_hosts if self._cluster is not None else 2
-        found = members(
-            self._client, at_least=needed, deadline_s=min(START_S, runtime.deadline_s), cluster=self._cluster
-        )
-        check_versions(self._client, [member.address for member in found])
-        self._client.register_plugin(RunPlugin())
-        control, planner, hosts = self._roles(found)
-        self._place(control, planner, hosts)
+        limit_s = min(START_S, runtime.deadline_s)
+        client = self._client = connect(address, deadline_s=limit_s)
+        self._ending.callback(client.close, timeout=CLOSE_S)
+        needed = num_hosts + (len(own) if self._cluster is not None else 1)
+        found = members(client, at_least=needed, deadline_s=limit_s, cluster=self._cluster)
+        check_versions(client, [member.address for member in found])
+        client.register_plugin(RunPlugin())
+        self._ending.callback(_release, self._futures)
+        self._ending.callback(_close_actors, client, self._refs)
+        self._ending.callback(_close_clients, self._clients)
+        self._place(*self._roles(found))
 
     def _roles(self, found: list[Member]) -> tuple[list[Member], Member, list[Member]]:
         """Return who constructs, who plans, and who loads.
@@ -179,25 +189,25 @@ class DaskEngine:
         planning = [member for member in found if member.name.startswith("msd-planner")]
         planner = planning[0] if planning else control[0]
         taken = {member.address for member in (*control, planner)}
-        loading = [member for member in found if member.address not in taken] or found
-        return control, planner, loading[: max(1, self.config.runtime.workers)]
+        loading = [member for member in found if member.address not in taken]
+        wanted = self.config.runtime.workers
+        if len(loading) < wanted:
+            raise ConfigError(
+                f"the run needs {wanted} Dask workers that load, {len(loading)} of the {len(found)} there are not named "
+                "msd-control or msd-planner; start more with `dask worker`, or lower runtime.workers"
+            )
+        return control, planner, loading[:wanted]
 
     def _place(self, control: list[Member], planner: Member, loading: list[Member]) -> None:
         hosts = {member.name: member for member in loading}
         partitions = {name: self._num_loaders(name, len(hosts)) for name in self.config.sources}
         placement = deal(partitions, sorted(hosts))
-        threads = max(1, _cores() // max(1, len(hosts)))
+        # Two at least, so that one slow source does not hold up the others.
+        threads = max(2, _cores() // max(1, len(hosts)))
+        config, orders = self._scatter([self.config, self.orders])
         self._hosts = {
             name: self._actor(
-                LoaderHost,
-                f"loader-host {name}",
-                member,
-                self._run,
-                name,
-                self.config,
-                self.orders,
-                threads,
-                HOST_BYTES,
+                LoaderHost, f"loader-host {name}", member, self._run, name, config, orders, threads, HOST_BYTES
             )
             for name, member in hosts.items()
         }
@@ -212,13 +222,13 @@ class DaskEngine:
         served = self._served(len(control))
         self._constructors = {
             name: self._actor(
-                ConstructorActor, name, control[number % len(control)], self._run, name, self.config, ranks,
+                ConstructorActor, name, control[number % len(control)], self._run, name, config, ranks,
                 self._identity, self._link(name, number),
             )
             for number, (name, ranks) in enumerate(served.items())
         }  # fmt: skip
         self._planner = self._actor(
-            PlannerActor, "planner", planner, self.config, self.orders, self._identity, placement, served, 1
+            PlannerActor, "planner", planner, config, orders, self._identity, placement, served, 1
         )
         self._finish_actors()
         directory = {
@@ -257,7 +267,7 @@ class DaskEngine:
         return {
             "token": self._token,
             "version": msd.__version__,
-            "unix": f"/tmp/msd-{self._run}-{number}.sock",
+            "unix": f"{SOCKETS}/msd-{self._run}-{number}.sock",
             "host": host,
             "port": port + number if port else 0,
         }
@@ -274,7 +284,16 @@ class DaskEngine:
         )
         # The process that submits keeps the future: an actor that nobody's client holds is destroyed.
         self._futures.append(future)
-        return Ref(key, member.address, name)
+        ref = Ref(key, member.address, name)
+        if hasattr(kind, "close"):
+            self._refs.append(ref)
+        return ref
+
+    def _scatter(self, values: Sequence[Any]) -> list[Any]:
+        """Return futures of values that every worker has: once a process, however many actors take them."""
+        assert self._client is not None
+        futures: list[Any] = self._client.scatter(values, broadcast=True, hash=False)
+        return futures
 
     def _finish_actors(self) -> None:
         """Wait until the actors are there; raise what their constructors raised."""
@@ -290,26 +309,60 @@ class DaskEngine:
             if future.status == "error":
                 error = future.exception()
                 raise error if isinstance(error, MsdError) else EngineError(f"{future.key} could not be made: {error}")
+            if future.status != "finished":
+                raise EngineError(f"{future.key} could not be made: its worker is gone ({future.status})")
 
     def _ask(self, ref: Ref, method: str, *args: Any) -> Any:
         assert self._client is not None
         return self._client.sync(call, self._client, ref, method, *args, deadline_s=self.config.runtime.deadline_s)
 
-    def _close_actors(self) -> None:
-        """Have links and threads ended in order; what does not answer ends with its process."""
-        client = self._client
-        assert client is not None
-        refs = [*getattr(self, "_constructors", {}).values(), getattr(self, "_planner", None)]
-        for ref in [*refs, *getattr(self, "_hosts", {}).values()]:
-            if ref is not None:
-                try:
-                    client.sync(call, client, ref, "close", deadline_s=CLOSE_S)
-                except (MsdError, OSError, TimeoutError):
-                    continue
-
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError("the engine is closed; start another with msd.start(config)")
+
+
+def _close_clients(clients: dict[int, RankClient]) -> None:
+    for client in clients.values():
+        client.close()
+
+
+def _close_actors(client: Client, refs: Sequence[Ref]) -> None:
+    """Have links and threads ended in order; what does not answer ends with its process."""
+
+    async def close_all() -> None:
+        # The last made first: constructors turn ranks away before the planner goes.
+        closing = [call(client, ref, "close", deadline_s=CLOSE_S) for ref in reversed(refs)]
+        await asyncio.gather(*closing, return_exceptions=True)
+
+    with contextlib.suppress(MsdError, OSError, RuntimeError):
+        client.sync(close_all)
+
+
+def _release(futures: Sequence[Any]) -> None:
+    for future in futures:
+        future.release()
+
+
+def _remove_sockets(run: str) -> None:
+    """Remove what a process that was killed has left."""
+    for path in Path(SOCKETS).glob(f"msd-{run}-*.sock"):
+        path.unlink(missing_ok=True)
+
+
+def _close_running() -> None:
+    for engine in list(_running):
+        engine.close()
+
+
+_running: set[DaskEngine] = set()
+# After Dask's own, which were registered when it was imported, and so before them at exit.
+atexit.register(_close_running)
+
+
+def _socket_path(name: str) -> str | None:
+    """Return where a Unix socket may lie, or None where the system's limit of 107 bytes leaves no room."""
+    path = os.path.join(tempfile.gettempdir(), name)
+    return path if len(os.fsencode(path)) <= 107 else None
 
 
 def _cores() -> int:
