@@ -1,0 +1,88 @@
+"""A coordinator over made-up rows, and somebody who examines them: runs without a file, a loader or a host."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msd.coordinator import Coordinator, deal
+from msd.coordinator.commands import Command, Examine
+from msd.coordinator.events import RowsExamined
+from msd.core.order import SourceOrder
+from msd.core.state import StateDict
+from msd.planner.planner import Planner
+from msd.testing.blocks import made_up_blocks
+from msd.testing.tables import Row, settings_of, table_of
+
+BLOCK_ROWS = 10
+
+
+class MadeUpRun:
+    """A coordinator, and the rows that it asks about."""
+
+    def __init__(
+        self,
+        sources: Mapping[str, Sequence[Row]],
+        constructors: Mapping[str, tuple[int, ...]],
+        *,
+        hosts: Sequence[str] = ("a", "b"),
+        partitions: int = 2,
+        planner: type[Planner] = Planner,
+        depth: int = 3,
+        share_bytes: int = 1 << 20,
+        held_bytes: int = 1 << 20,
+        **settings: Any,
+    ) -> None:
+        """Make the coordinator, which has decided nothing yet.
+
+        Args:
+            sources: Rows by source; they repeat unless `max_epochs` says otherwise.
+            constructors: The ranks that each serves.
+            hosts: Loader hosts.
+            partitions: Of each source.
+            planner: The class of planner.
+            depth: Of the coordinator, as `share_bytes` and `held_bytes`.
+            share_bytes: See there.
+            held_bytes: See there.
+            **settings: Of `msd.testing.tables.settings_of`.
+        """
+        self.sources = sources
+        self.settings = settings_of(sources, **settings)
+        self._new = planner
+        totals = {terms.name: terms.total_ordinals for terms in self.settings.sources}
+        self.coordinator = Coordinator(
+            new_planner=self.new_planner,
+            orders={name: _order(name, len(rows)) for name, rows in sources.items()},
+            totals=totals,
+            placement=deal(dict.fromkeys(sources, partitions), hosts),
+            constructors=constructors,
+            depth=depth,
+            share_bytes=share_bytes,
+            held_bytes=held_bytes,
+        )
+
+    def new_planner(self, state: StateDict | None) -> Planner:
+        """Return a planner at a saved progress, or before the first step."""
+        planner = self._new(self.settings)
+        if state is not None:
+            planner.load_state_dict(state)
+        return planner
+
+    def answer(self, command: Examine) -> RowsExamined:
+        """Return what a host would say."""
+        rows = self.sources[command.source]
+        chosen = [rows[ordinal % len(rows)] for ordinal in range(command.start, command.start + command.num_rows)]
+        return RowsExamined(command.host, (table_of(command.source, command.start, chosen),))
+
+    def settle(self, commands: Iterable[Command]) -> list[Command]:
+        """Answer what is asked until nothing is asked any more; return all commands met, `Examine` left out."""
+        met: list[Command] = []
+        waiting = list(commands)
+        while waiting:
+            met += [command for command in waiting if not isinstance(command, Examine)]
+            answers = [self.answer(command) for command in waiting if isinstance(command, Examine)]
+            waiting = self.coordinator.handle_all(answers) if answers else []
+        return met
+
+
+def _order(source: str, num_rows: int) -> SourceOrder:
+    rows_B = [min(BLOCK_ROWS, num_rows - first) for first in range(0, num_rows, BLOCK_ROWS)]
+    return SourceOrder(seed=1, source=source, blocks=made_up_blocks(rows_B), shuffle=True, window_blocks=1)
