@@ -1,7 +1,9 @@
 """`msd serve CONFIG`: run the engine for ranks that live in processes of their own."""
 
+import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 TOKEN_VARIABLE = "MSD_TOKEN"
+CHECK_S = 2.0
+"""A run that failed ends the command within this."""
 
 
 def serve(
@@ -38,8 +42,11 @@ def serve(
     The token that ranks must show is made up, or taken from MSD_TOKEN.
     """
     from msd.client.link.address import Address, write_rendezvous
+    from msd.errors import ConfigError
     from msd.runtime.dask.engine import DaskEngine
 
+    if rendezvous is not None and not rendezvous.absolute().parent.is_dir():
+        raise ConfigError(f"--rendezvous {rendezvous} lies in no folder that exists; make the folder first")
     config = read_config(config_path, overrides, sets)
     if scheduler is not None:
         config = config.replace(runtime={"scheduler": scheduler})
@@ -54,12 +61,25 @@ def serve(
             else:
                 output.stdout().print(engine.address, soft_wrap=True, highlight=False, markup=False)
                 output.note(f"dashboard: {engine.dashboard_link}")
-            stopped.wait()
+            sys.stdout.flush()
+            try:
+                while not stopped.wait(CHECK_S):
+                    engine.check()
+            finally:
+                if rendezvous is not None:
+                    _remove(rendezvous, engine.address)
     finally:
         for name, handler in previous.items():
             signal.signal(name, handler)
-        if rendezvous is not None:
-            rendezvous.unlink(missing_ok=True)
+
+
+def _remove(rendezvous: Path, address: str) -> None:
+    """Remove the file unless another run wrote its own there."""
+    from msd.client.link.address import Address, resolve
+
+    with contextlib.suppress(OSError):
+        if resolve(rendezvous.absolute().as_uri()) == Address.parse(address):
+            rendezvous.unlink()
 
 
 def _stop(stopped: threading.Event) -> Callable[[int, "FrameType | None"], None]:

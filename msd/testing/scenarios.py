@@ -6,6 +6,7 @@ same_bytes(expected, other_engine)
 
 import hashlib
 import io
+import json
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -17,6 +18,7 @@ from msd.client import RankClient
 from msd.config import PipelineConfig
 from msd.core.batch import Microbatch, RankBatch, RowImages
 from msd.core.mesh import Mesh
+from msd.core.state import canonical_json
 
 Digests = Mapping[tuple[int, int], str | None]
 """By (step, rank): identity of the batch, None where the run has ended."""
@@ -165,9 +167,12 @@ MESHES: tuple[dict[str, int], ...] = ({"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "
 def digest(batch: RankBatch) -> str:
     """Return the identity of all that a rank receives in a step, bytes and order."""
     summary = hashlib.blake2b(digest_size=12)
-    heads = (batch.step, batch.rank, batch.sample_ids, batch.num_valid_tokens, batch.global_num_valid_tokens)
+    ids = [tuple(sample_id) for sample_id in batch.sample_ids]
+    heads = (batch.step, batch.rank, ids, batch.num_valid_tokens, batch.global_num_valid_tokens)
     summary.update(repr((heads, [(m.root, sorted(m.shapes.items())) for m in batch.markers])).encode())
-    summary.update(batch.progress.encode())
+    # The planner's position, whether or not what it is a position of is said too.
+    position = json.loads(batch.progress)
+    summary.update(canonical_json(position.get("planner", position)).encode())
     for row in batch.microbatches:
         _add(summary, row, Microbatch)
     return summary.hexdigest()

@@ -1,5 +1,6 @@
 """Where a run's processes come from: a cluster of our own, or a scheduler that is there already."""
 
+import contextlib
 import logging
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from msd.errors import ConfigError, DeadlineError, EngineError
 from msd.runtime.dask.settings import as_set, worker_environment
 
 START_S = 60.0
+CONNECT_S = 15.0
+CLOSE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +87,28 @@ class EmbeddedCluster:
 
     def close(self) -> None:
         """End workers and scheduler. Closing twice is fine."""
+        with contextlib.ExitStack() as ending:
+            # Each of these happens, also when one before it is interrupted.
+            ending.callback(self._logs.cleanup)
+            ending.callback(self._cluster.close, timeout=CLOSE_S)
+            ending.callback(self._kill)
+            self._terminate()
+
+    def _terminate(self) -> None:
         for worker in self._workers.values():
             if worker.poll() is None:
                 worker.terminate()
-        deadline = time.monotonic() + 5.0
+        deadline = time.monotonic() + CLOSE_S
         for worker in self._workers.values():
-            try:
-                worker.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.wait(max(0.0, deadline - time.monotonic()))
+
+    def _kill(self) -> None:
+        for worker in self._workers.values():
+            if worker.poll() is None:
                 worker.kill()
-                worker.wait()
+            worker.wait()
         self._workers.clear()
-        self._cluster.close(timeout=5)
-        self._logs.cleanup()
 
     def _log(self, name: str) -> Path:
         return Path(self._logs.name) / f"{name}.log"
@@ -118,7 +130,13 @@ def connect(address: str, *, deadline_s: float) -> Client:
     """
     with dask.config.set(as_set()):
         try:
-            return Client(address, direct_to_workers=True, set_as_default=False, timeout=deadline_s, name="msd")
+            return Client(
+                address,
+                direct_to_workers=True,
+                set_as_default=False,
+                timeout=min(CONNECT_S, deadline_s),
+                name="msd",
+            )
         except (OSError, TimeoutError, ValueError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ConfigError(
@@ -132,6 +150,7 @@ def members(client: Client, *, at_least: int, deadline_s: float, cluster: Embedd
 
     Raises:
         DeadlineError: Naming how many came.
+        ConfigError: The same, for a cluster that somebody else started.
         EngineError: If a worker of our own ended before it was there.
     """
     deadline = time.monotonic() + deadline_s
@@ -142,10 +161,10 @@ def members(client: Client, *, at_least: int, deadline_s: float, cluster: Embedd
         if cluster is not None:
             cluster.check()
         if time.monotonic() > deadline:
-            raise DeadlineError(
-                f"the run needs {at_least} Dask workers, {len(found)} came within {deadline_s:g} s; start more with "
-                "`dask worker`, or lower runtime.workers"
-            )
+            wanted = f"the run needs {at_least} Dask workers, {len(found)} came within {deadline_s:g} s"
+            if cluster is not None:
+                raise DeadlineError(f"{wanted}; is this host overloaded?")
+            raise ConfigError(f"{wanted}; start more with `dask worker`, or lower runtime.workers")
         time.sleep(0.02)
 
 

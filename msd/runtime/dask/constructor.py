@@ -9,7 +9,7 @@ import atexit
 import json
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +22,9 @@ from msd.client.link.server import LinkServer
 from msd.config import PipelineConfig
 from msd.constructor.shelf import Shelf
 from msd.core.state import StateDict, canonical_json
-from msd.errors import DeadlineError, EngineError, MsdError
+from msd.errors import ConfigError, EngineError, MsdError
 from msd.runtime.dask.calls import ActorGone, Ref, call
+from msd.runtime.dask.lifetime import close_when_released
 from msd.runtime.dask.wire import Wire, plan_from_wire, slab_from_wire
 from msd.runtime.state import progress_of, run_state
 
@@ -71,17 +72,10 @@ class ConstructorActor:
         self._directory: dict[int, Place] = {}
         self._encoded: dict[tuple[int, int], Encoded] = {}
         self._loads: dict[int, tuple[str, Moved]] = {}
-        self._server = LinkServer(
-            self,
-            run=run,
-            token=link["token"],
-            version=link["version"],
-            unix_path=link["unix"],
-            host=link["host"],
-            port=link["port"],
-        )
+        self._server = self._listen(run, link)
         # However the process ends in order, no socket file stays.
-        atexit.register(self._server.close)
+        atexit.register(self._end)
+        close_when_released(self)
 
     async def begin(self, planner: Ref, hosts: dict[str, Ref]) -> dict[str, Any]:
         """Take the references of the others and return where ranks reach this constructor."""
@@ -139,13 +133,35 @@ class ConstructorActor:
             }
 
     async def close(self) -> None:
-        """End the link and all that waits."""
+        """End the link and all that waits. Closing twice is fine."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.get_running_loop().run_in_executor(None, self._end)
+        atexit.unregister(self._end)
+
+    def _end(self) -> None:
         with self._changed:
             self._error = self._error or EngineError("the run was closed")
             self._changed.notify_all()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.get_running_loop().run_in_executor(None, self._server.close)
+        self._server.close()
+
+    def _listen(self, run: str, link: dict[str, Any]) -> LinkServer:
+        host, port = link["host"], link["port"]
+        try:
+            return LinkServer(
+                self,
+                run=run,
+                token=link["token"],
+                version=link["version"],
+                unix_path=link["unix"],
+                host=host,
+                port=port,
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"{self.name} cannot listen at {host}:{port} ({error.strerror or error}); choose another host or port, "
+                "or port 0 for any that is free"
+            ) from None
 
     # What the link asks, on the thread of a rank's connection.
 
@@ -173,10 +189,14 @@ class ConstructorActor:
     def take(self, rank: int, session: int, generation: int, step: int, taken_through: int, wait_s: float) -> Any:
         """Return an encoded batch once it is there, or what else there is to say."""
         with self._changed:
+            if self._sessions.get(rank) != session:
+                raise EngineError(
+                    f"rank {rank} was connected again; this client no longer speaks for it: use the newer one"
+                )
             self._note_asked(rank, session, generation, taken_through + 1)
             answer = self._changed.wait_for(lambda: self._answer(rank, generation, step), wait_s)
         if isinstance(answer, Exception):
-            raise answer
+            raise answer.with_traceback(None)
         return NotYet(waits_for=self._waits_for) if answer is None else answer
 
     def load(self, rank: int, session: int, load_id: str, state: StateDict) -> Moved:
@@ -206,7 +226,10 @@ class ConstructorActor:
                 return
 
     def _answer(self, rank: int, generation: int, step: int) -> Encoded | Moved | Ended | Exception | None:
-        if generation != self._generation:
+        if generation > self._generation:
+            # The rank heard of the move from the planner, which tells this constructor too.
+            return self._error
+        if generation < self._generation:
             return Moved(generation=self._generation, first_step=self._first_step, position=self._position)
         encoded = self._encoded_for(step, rank)
         if encoded is not None:
@@ -259,35 +282,37 @@ class ConstructorActor:
             for source, entries in order["owners"].items()
         }
         if self._shelf.assign(order["generation"], plan, owners, order["version"], number=order["number"]):
-            self._spawn(self._gather(order["generation"], plan.step, (order["term"], order["version"])))
+            self._spawn(self._gather(order["generation"], plan.step, order["term"]))
 
-    async def _gather(self, generation: int, step: int, fence: tuple[int, int]) -> None:
+    async def _gather(self, generation: int, step: int, term: int) -> None:
         """Fetch what a step lacks, one call a host."""
         by_host: dict[str, list[list[Any]]] = {}
-        for (host, partition), ids in self._shelf.needed(step).items():
+        with self._changed:
+            needed = self._shelf.needed(step)
+        for (host, partition), ids in needed.items():
             of_source: dict[str, list[list[int]]] = {}
             for sample_id in ids:
                 of_source.setdefault(sample_id.source, []).append([sample_id.ordinal, sample_id.part])
             by_host.setdefault(host, []).extend([source, partition, places] for source, places in of_source.items())
-        await asyncio.gather(*(self._fetch(generation, step, host, fence, wanted) for host, wanted in by_host.items()))
+        await asyncio.gather(*(self._fetch(generation, step, host, term, wanted) for host, wanted in by_host.items()))
 
-    async def _fetch(
-        self, generation: int, step: int, host: str, fence: tuple[int, int], wanted: list[list[Any]]
-    ) -> None:
+    async def _fetch(self, generation: int, step: int, host: str, term: int, wanted: list[list[Any]]) -> None:
         try:
-            wire = await call(
-                self._worker, self._hosts[host], "fetch", list(fence), wanted, deadline_s=self._deadline_s
-            )
+            wire = await call(self._worker, self._hosts[host], "fetch", term, wanted, deadline_s=self._deadline_s)
             with self._changed:
                 if generation == self._generation:
                     self._shelf.deliver(step, slab_from_wire(wire))
                 self._changed.notify_all()
         except ActorGone:
             await self._tell_planner("host_lost", host)
-        except DeadlineError as error:
-            await self._tell_planner("failed", error)
         except Exception as error:
-            await self._tell_planner("failed", error)
+            # Rows that moved to another host meanwhile are fetched from there.
+            if self._is_owed(generation, step, host):
+                await self._tell_planner("failed", error)
+
+    def _is_owed(self, generation: int, step: int, host: str) -> bool:
+        with self._changed:
+            return generation == self._generation and any(owner == host for owner, _ in self._shelf.needed(step))
 
     async def _tell_planner(self, method: str, *args: Any) -> None:
         try:
@@ -315,7 +340,16 @@ class ConstructorActor:
                 told = (asked, held)
                 await self._tell_planner("report", self.name, self._generation, asked, held)
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Have ranks hear of a task that failed: nobody else would notice."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            with self._changed:
+                self._error = self._error or error
+                self._changed.notify_all()

@@ -21,7 +21,7 @@ from msd.client.remote import SocketTransport
 from msd.config import PipelineConfig
 from msd.coordinator.placement import deal
 from msd.core.mesh import Mesh
-from msd.errors import ClosedError, DeadlineError, EngineError, MsdError
+from msd.errors import ClosedError, ConfigError, DeadlineError, EngineError, MsdError
 from msd.runtime.base import check_supported
 from msd.runtime.dask.calls import Ref, call
 from msd.runtime.dask.cluster import CLOSE_S, START_S, EmbeddedCluster, Member, connect, members
@@ -193,8 +193,8 @@ class DaskEngine:
         wanted = self.config.runtime.workers
         if len(loading) < wanted:
             raise ConfigError(
-                f"the run needs {wanted} Dask workers that load, {len(loading)} of the {len(found)} there are not named "
-                "msd-control or msd-planner; start more with `dask worker`, or lower runtime.workers"
+                f"the run needs {wanted} Dask workers that load, {len(loading)} of the {len(found)} there are not "
+                "named msd-control or msd-planner; start more with `dask worker`, or lower runtime.workers"
             )
         return control, planner, loading[:wanted]
 

@@ -7,9 +7,10 @@ What happens every step goes through two calls a host: `advance` (examine these 
 import asyncio
 import contextlib
 import os
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeAlias
 
 from distributed import get_worker
 
@@ -19,10 +20,14 @@ from msd.core.order import SourceOrder
 from msd.core.sample import MetaTable, SampleId, SampleSlab
 from msd.errors import EngineError, MsdError
 from msd.loader.loader import SourceLoader
+from msd.runtime.dask.lifetime import close_when_released
 from msd.runtime.dask.wire import Wire, slab_to_wire, tables_to_wire
 
 _hosts: dict[str, "LoaderHost"] = {}
 """Hosts of this process by run, where the actors of partitions find theirs."""
+
+_Request: TypeAlias = tuple[str, int, int, int]
+"""(source, partition, start, num_rows)"""
 
 TICK_S = 0.05
 """An `advance` that has nothing to tell waits this long for something."""
@@ -58,51 +63,64 @@ class LoaderHost:
         self._buffer_bytes = buffer_bytes
         self._loaders: dict[tuple[str, int], SourceLoader] = {}
         self._locks: dict[tuple[str, int], asyncio.Lock] = {}
+        self._partitions: dict[str, list[int]] = {}
+        self._adding = threading.Lock()
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="msd-loader")
         self._fetching = ThreadPoolExecutor(max(1, threads // 2), thread_name_prefix="msd-fetch")
-        self._under_way: set[tuple[str, int, int, int]] = set()
+        self._under_way: set[_Request] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._done: list[MetaTable] = []
+        self._num_done = 0
+        self._done: list[tuple[int, _Request, MetaTable]] = []
+        """Numbered answers that the planner is not known to have."""
+        self._release_due: dict[tuple[str, int], int] = {}
         self._error: Exception | None = None
         self._news: asyncio.Event | None = None
-        self._fence = (0, 0)
+        self._term = 0
         _hosts[run] = self
+        close_when_released(self)
 
     def add(self, source: str, partition: int) -> SourceLoader:
         """Return the loader of a partition, making it if need be."""
         key = (source, partition)
-        if key not in self._loaders:
-            share = max(4 << 20, self._buffer_bytes // max(1, len(self._config.sources)))
-            self._loaders[key] = build_loader(
-                self._config, self._orders[source], self._chains[source], buffer_bytes=share
-            )
-            self._locks[key] = asyncio.Lock()
-        return self._loaders[key]
+        with self._adding:
+            if key not in self._loaders:
+                share = max(4 << 20, self._buffer_bytes // max(1, len(self._config.sources)))
+                self._locks[key] = asyncio.Lock()
+                self._loaders[key] = build_loader(
+                    self._config, self._orders[source], self._chains[source], buffer_bytes=share
+                )
+                self._partitions.setdefault(source, []).append(partition)
+            return self._loaders[key]
 
     async def advance(
-        self, fence: Sequence[int], requests: Sequence[Sequence[Any]], releases: dict[str, int], wait_s: float
+        self, term: int, requests: Sequence[Sequence[Any]], releases: dict[str, int], seen: int, wait_s: float
     ) -> Wire:
         """Take requests and return the metadata that is there, waiting for some up to `wait_s`.
 
+        The same call again gives the same answer: what was returned is kept until a later call says that it came.
+
         Args:
-            fence: (term of the planner, version of the placement): older ones are refused.
+            term: Of the planner: lower ones are refused.
             requests: (source, partition, start, num_rows) each; one that is under way already is not begun twice.
             releases: By source, the ordinal before which payload may go.
+            seen: `number` of the last answer that came.
             wait_s: Seconds to wait while there is nothing to tell.
         """
-        self._check_fence(fence)
+        self._check_term(term)
         if self._news is None:
             self._news = asyncio.Event()
+        self._done = [entry for entry in self._done if entry[0] > seen]
         for source, before in releases.items():
-            for name, partition in list(self._loaders):
-                if name == source:
-                    async with self._locks[name, partition]:
-                        self._loaders[name, partition].release(before)
+            for partition in self._partitions.get(source, ()):
+                self._release_due[source, partition] = before
+                if not self._locks[source, partition].locked():
+                    self._release(source, partition)
+        known = self._under_way | {request for _, request, _ in self._done}
         for source, partition, start, num_rows in requests:
-            key = (source, partition, start, num_rows)
-            if key not in self._under_way:
-                self._under_way.add(key)
-                task = asyncio.create_task(self._examine(*key))
+            request = (source, partition, start, num_rows)
+            if request not in known:
+                self._under_way.add(request)
+                task = asyncio.create_task(self._examine(*request))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         if not self._done and self._error is None:
@@ -111,17 +129,16 @@ class LoaderHost:
                 await asyncio.wait_for(self._news.wait(), wait_s)
         if self._error is not None:
             raise self._error
-        tables, self._done = self._done, []
-        return tables_to_wire(tables)
+        return {"number": self._num_done, **tables_to_wire([table for _, _, table in self._done])}
 
-    async def fetch(self, fence: Sequence[int], wanted: Sequence[Sequence[Any]]) -> Wire:
+    async def fetch(self, term: int, wanted: Sequence[Sequence[Any]]) -> Wire:
         """Return samples of any partitions as one slab.
 
         Args:
-            fence: As in `advance`.
+            term: As in `advance`. The version of the placement does not matter: any host can make any row.
             wanted: (source, partition, [[ordinal, part], ...]) each.
         """
-        self._check_fence(fence)
+        self._check_term(term)
         slabs = await asyncio.gather(*(self._fetch(*entry) for entry in wanted))
         return slab_to_wire(SampleSlab.joined(slabs))
 
@@ -135,21 +152,28 @@ class LoaderHost:
         return {"host": self.name, "pid": os.getpid(), "sources": counts}
 
     async def close(self) -> None:
-        """Close files and threads."""
+        """Close files and threads. Closing twice is fine."""
+        _hosts.pop(self._run, None)
         for task in list(self._tasks):
             task.cancel()
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._fetching.shutdown(wait=False, cancel_futures=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+    def _close(self) -> None:
+        # A transform cannot be cut short: its loader is closed when it is through.
+        self._threads.shutdown(cancel_futures=True)
+        self._fetching.shutdown(cancel_futures=True)
         for loader in self._loaders.values():
             loader.close()
-        _hosts.pop(self._run, None)
 
     async def _examine(self, source: str, partition: int, start: int, num_rows: int) -> None:
+        request = (source, partition, start, num_rows)
         try:
             loader = self.add(source, partition)
             async with self._locks[source, partition]:
                 table = await asyncio.get_running_loop().run_in_executor(self._threads, loader.examine, start, num_rows)
-            self._done.append(table)
+                self._release(source, partition)
+            self._num_done += 1
+            self._done.append((self._num_done, request, table))
         except MsdError as error:
             self._error = error
         except Exception as error:
@@ -158,7 +182,7 @@ class LoaderHost:
                 f"{type(error).__name__}: {error}"
             )
         finally:
-            self._under_way.discard((source, partition, start, num_rows))
+            self._under_way.discard(request)
             if self._news is not None:
                 self._news.set()
 
@@ -166,16 +190,23 @@ class LoaderHost:
         loader = self.add(source, partition)
         ids = [SampleId(source, ordinal, part) for ordinal, part in places]
         async with self._locks[source, partition]:
-            return await asyncio.get_running_loop().run_in_executor(self._fetching, loader.fetch, ids)
+            slab = await asyncio.get_running_loop().run_in_executor(self._fetching, loader.fetch, ids)
+            self._release(source, partition)
+            return slab
 
-    def _check_fence(self, fence: Sequence[int]) -> None:
-        term, version = fence
-        if (term, version) < self._fence:
+    def _release(self, source: str, partition: int) -> None:
+        """Let payload go; only while no thread is in the loader."""
+        before = self._release_due.pop((source, partition), None)
+        if before is not None:
+            self._loaders[source, partition].release(before)
+
+    def _check_term(self, term: int) -> None:
+        if term < self._term:
             raise EngineError(
-                f"loader host {self.name} follows term {self._fence[0]}, version {self._fence[1]} and refuses term "
-                f"{term}, version {version}: a planner that was replaced spoke"
+                f"loader host {self.name} follows the planner of term {self._term} and refuses one of term {term}, "
+                "which was replaced"
             )
-        self._fence = (term, version)
+        self._term = term
 
 
 class SourceLoaderActor:

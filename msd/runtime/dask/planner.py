@@ -1,26 +1,26 @@
 """The planner actor: hosts the coordinator, carries its commands to hosts and constructors, brings back events."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from distributed import get_client, get_worker
+from distributed import get_worker
 
 from msd.build import build_coordinator
 from msd.config import PipelineConfig
 from msd.coordinator import Position
 from msd.coordinator.commands import Assign, Command, Drop, Examine, Fail, Finish, Planned, Release, Rewind
-from msd.coordinator.events import BytesHeld, Event, HostLost, RowsExamined, RunFailed, StepAsked
+from msd.coordinator.events import BytesHeld, Event, HostLost, HostSilent, RowsExamined, RunFailed, StepAsked
 from msd.coordinator.placement import Placement
 from msd.core.order import SourceOrder
 from msd.core.state import StateDict, canonical_json
-from msd.errors import ConfigError, DeadlineError, EngineError
+from msd.errors import ConfigError, DeadlineError, EngineError, MsdError
 from msd.loader.quarantine import Quarantine
 from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.hosts import TICK_S
-from msd.runtime.dask.plugin import LOST_TOPIC
+from msd.runtime.dask.lifetime import close_when_released, listen_for_losses
 from msd.runtime.dask.wire import Wire, plan_to_wire, tables_from_wire
 from msd.runtime.record import RunRecord, provenance
 from msd.runtime.state import run_state
@@ -29,6 +29,11 @@ _T = TypeVar("_T")
 
 DEPTH = 4
 """Steps planned from the one that the slowest rank asks for: it has one, two are prefetched, one is being made."""
+
+SILENCE_S = 10.0
+"""A host answers `advance` within a fraction of a second; after this its answer is taken for lost."""
+SILENCES = 3
+"""So many in a row, and the host is."""
 
 
 class PlannerActor:
@@ -72,14 +77,16 @@ class PlannerActor:
         self._inbox: list[Event] = []
         self._has_events: asyncio.Event | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stop_listening: Callable[[], None] | None = None
         self._waits: str | None = None
+        close_when_released(self)
 
     async def begin(self, hosts: dict[str, Ref], constructors: dict[str, Ref]) -> None:
         """Take the references of the others and start planning."""
         self._hosts, self._constructors = dict(hosts), dict(constructors)
         self._outboxes = {name: _Outbox() for name in (*hosts, *constructors)}
         self._has_events = asyncio.Event()
-        self._listen()
+        self._stop_listening = listen_for_losses(self._lost)
         for name in hosts:
             self._spawn(self._drive_host(name))
         for name in constructors:
@@ -130,6 +137,11 @@ class PlannerActor:
         """Take that the run cannot go on."""
         self._put(RunFailed(error))
 
+    async def check(self) -> None:
+        """Raise what ended the run, if something did."""
+        if self._coordinator.error is not None:
+            raise _plain(self._coordinator.error)
+
     async def stats(self) -> dict[str, Any]:
         """Return what the run has done so far."""
 
@@ -159,7 +171,7 @@ class PlannerActor:
             if plan is not None:
                 return provenance(plan, self._orders)
             if self._coordinator.error is not None:
-                raise self._coordinator.error
+                raise _plain(self._coordinator.error)
             if not self._coordinator.exists(step):
                 raise ConfigError(f"step {step} does not exist: the run ends before step {self._coordinator.end}")
             if asyncio.get_running_loop().time() > deadline:
@@ -167,8 +179,9 @@ class PlannerActor:
             await asyncio.sleep(TICK_S)
 
     async def close(self) -> None:
-        """Stop planning."""
-        get_client().unsubscribe_topic(LOST_TOPIC)
+        """Stop planning. Closing twice is fine."""
+        if self._stop_listening is not None:
+            self._stop_listening()
         for task in list(self._tasks):
             task.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -218,13 +231,15 @@ class PlannerActor:
                     if isinstance(command, Rewind):
                         self._record = RunRecord()
                 case Fail(error=error):
-                    for name in self._constructors:
-                        self._outboxes[name].put({"kind": "fail", "error": error})
+                    self._tell_all({"kind": "fail", "error": _plain(error)})
         waits = self._coordinator.waits_for
         if waits != self._waits:
             self._waits = waits
-            for name in self._constructors:
-                self._outboxes[name].put({"kind": "waits", "for": waits or "samples on their way"})
+            self._tell_all({"kind": "waits", "for": waits or "samples on their way"})
+
+    def _tell_all(self, order: Wire) -> None:
+        for name in self._constructors:
+            self._outboxes[name].put(order)
 
     def _order(self, command: Assign | Drop | Finish | Rewind) -> Wire:
         match command:
@@ -262,26 +277,35 @@ class PlannerActor:
 
     async def _drive_host(self, name: str) -> None:
         """Carry requests to a host and metadata back, as long as there is something to ask or to wait for."""
-        outbox, asked = self._outboxes[name], 0
+        outbox, seen, silences = self._outboxes[name], 0, 0
+        silence_s = min(SILENCE_S, self._deadline_s / (2 * SILENCES))
+        owed: set[tuple[str, int, int]] = set()
         while True:
-            if not asked:
+            if not owed:
                 await outbox.wait()
             requests, releases = outbox.drain()
-            asked += sum(request[3] for request in requests)
-            fence = [self._term, self._coordinator.placement.version]
+            owed.update((source, start, num_rows) for source, _, start, num_rows in requests)
             try:
                 wire = await call(
-                    self._worker, self._hosts[name], "advance", fence, requests, releases, TICK_S,
-                    deadline_s=self._deadline_s,
+                    self._worker, self._hosts[name], "advance", self._term, requests, releases, seen, TICK_S,
+                    deadline_s=silence_s,
                 )  # fmt: skip
             except ActorGone:
                 self._put(HostLost(name))
                 return
-            except Exception as error:
-                self._put(RunFailed(error))
-                return
+            except DeadlineError:
+                silences += 1
+                if silences == SILENCES:
+                    self._put(HostLost(name))
+                    return
+                # What it owes is asked for once more: the request may be lost, or the answer.
+                owed.clear()
+                outbox.restore(releases)
+                self._put(HostSilent(name))
+                continue
+            silences, seen = 0, wire["number"]
             tables = tables_from_wire(wire)
-            asked -= sum(table.num_rows for table in tables)
+            owed.difference_update((table.source, table.start, table.num_rows) for table in tables)
             for table in tables:
                 if table.failures and table.source in self._quarantines:
                     self._quarantines[table.source].write(table.failures)
@@ -293,27 +317,39 @@ class PlannerActor:
         while True:
             await outbox.wait()
             orders, _ = outbox.drain()
-            try:
-                await call(self._worker, self._constructors[name], "perform", orders, deadline_s=self._deadline_s)
-            except EngineError as error:
-                self._put(RunFailed(error))
-                return
+            await call(self._worker, self._constructors[name], "perform", orders, deadline_s=self._deadline_s)
 
-    def _listen(self) -> None:
-        """Hear of lost workers from the scheduler, sooner than from a call that fails."""
-        by_address = {ref.address: name for name, ref in self._hosts.items()}
-
-        def lost(event: tuple[float, dict[str, Any]]) -> None:
-            name = by_address.get(event[1]["worker"])
-            if name is not None:
+    def _lost(self, address: str) -> None:
+        """Hear of a lost worker from the scheduler, sooner than from a call that fails."""
+        for name, ref in self._hosts.items():
+            if ref.address == address:
                 self._put(HostLost(name))
+        for ref in self._constructors.values():
+            if ref.address == address:
+                self._put(RunFailed(EngineError(
+                    f"{ref.name} at {address} is gone, and with it the ranks that it served; start the run again from "
+                    "the last saved state"
+                )))  # fmt: skip
 
-        get_client().subscribe_topic(LOST_TOPIC, lost)
-
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Have the run fail with a task that failed: nobody else would notice."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._tell_all({"kind": "fail", "error": _plain(error)})
+            self._put(RunFailed(error))
+
+
+def _plain(error: Exception) -> MsdError:
+    """Return an error that can be sent to any process: what users raise may have a class that only they have."""
+    if isinstance(error, MsdError) and type(error).__module__.partition(".")[0] == "msd":
+        return error
+    return EngineError(f"the run failed with {type(error).__name__}: {error}")
 
 
 class _Outbox:
@@ -330,6 +366,10 @@ class _Outbox:
 
     async def wait(self) -> None:
         await self._has_items.wait()
+
+    def restore(self, releases: dict[str, int]) -> None:
+        """Put back what may not have arrived."""
+        self.releases = {**releases, **self.releases}
 
     def drain(self) -> tuple[list[Any], dict[str, int]]:
         items, self._items = self._items, []
