@@ -6,8 +6,10 @@ frame's header alone, so that ranks with equal data share one encoding.
 
 # N = documents of the rank's rows.
 
+import functools
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -114,16 +116,23 @@ def _decode(header: dict[str, Any], body: UInt8Array) -> RankBatch:
 def _views(layout: list[list[Any]], body: UInt8Array, description_bytes: int) -> Iterator[np.ndarray[Any, Any]]:
     start = description_bytes + padding(description_bytes)
     for name, *shape in layout:
-        dtype = np.dtype(name)
-        if dtype.kind not in "iuf" or any(size < 0 for size in shape):
-            raise ValueError(f"an array of {name} {shape}")
-        count = int(np.prod(shape, dtype=np.int64))
-        if count:
+        dtype = _dtype(name)
+        count = math.prod(shape)
+        if count > 0:
             array = np.frombuffer(body, dtype, count, start)
             yield array if len(shape) == 1 else array.reshape(shape)
         else:
             yield np.empty(shape, dtype)
-        start += count * dtype.itemsize + padding(count * dtype.itemsize)
+        nbytes = count * dtype.itemsize
+        start += nbytes + padding(nbytes)
+
+
+@functools.cache
+def _dtype(name: str) -> "np.dtype[Any]":
+    dtype = np.dtype(name)
+    if dtype.kind not in "iuf":
+        raise ValueError(f"an array of {name}")
+    return dtype
 
 
 def _row(row: dict[str, Any], arrays: Iterator[np.ndarray[Any, Any]]) -> Microbatch:

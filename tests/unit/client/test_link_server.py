@@ -212,7 +212,7 @@ def test_a_rank_that_leaves_is_noticed_while_its_step_is_waited_for(opened, run,
 
 def test_a_rank_that_stops_reading_is_given_up_and_the_others_are_served(run):
     run.tokens = 4 << 20
-    with LinkServer(run, stall_s=0.3, **SETTINGS) as server:
+    with LinkServer(run, stall_s=1.0, **SETTINGS) as server:
         slow, other = (Channel(Address.parse(url(server))) for _ in range(2))
         for rank, channel in enumerate((slow, other)):
             channel.open(None)

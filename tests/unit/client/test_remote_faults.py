@@ -184,7 +184,7 @@ def test_a_load_that_is_cut_off_is_repeated_as_the_same_load(run):
 
 def test_a_run_that_falls_silent_is_left_for_a_new_connection(server, run, monkeypatch):
     monkeypatch.setattr("msd.client.remote._WAIT_S", 0.1)
-    monkeypatch.setattr("msd.client.remote._SILENCE_S", 0.3)
+    monkeypatch.setattr("msd.client.remote._SILENCE_S", 1.0)
     silent, answer = threading.Event(), run.take
 
     def hang_once(*arguments):

@@ -198,9 +198,9 @@ def test_a_run_that_goes_back_to_an_older_generation_is_an_error(connect, run):
 def test_a_wait_that_runs_out_names_rank_step_and_what_is_waited_for(connect, run, monkeypatch):
     monkeypatch.setattr("msd.client.remote._WAIT_S", 0.05)
     run.ready = 1
-    client = connect(1, deadline_s=1.0)
+    client = connect(1, deadline_s=2.0)
     next(client)
-    with pytest.raises(DeadlineError, match=r"rank 1 has waited 1 s for step 1; it waits for source 'slow'"):
+    with pytest.raises(DeadlineError, match=r"rank 1 has waited 2 s for step 1; it waits for source 'slow'"):
         next(client)
     run.change(ready=2)
     assert next(client).step == 1
