@@ -26,7 +26,7 @@ from msd.runtime.base import check_supported
 from msd.runtime.dask.calls import Ref, call
 from msd.runtime.dask.cluster import CLOSE_S, START_S, EmbeddedCluster, Member, connect, members
 from msd.runtime.dask.constructor import ConstructorActor
-from msd.runtime.dask.hosts import LoaderHost, SourceLoaderActor
+from msd.runtime.dask.hosts import LoaderHost, SourceLoaderActor, added
 from msd.runtime.dask.planner import PlannerActor
 from msd.runtime.dask.plugin import RunPlugin
 from msd.runtime.dask.versions import check_versions
@@ -120,14 +120,14 @@ class DaskEngine:
         self._check_open()
         planned = self._ask(self._planner, "stats")
         hosts = [self._ask(ref, "stats") for ref in self._hosts.values()]
-        counts: dict[str, list[dict[str, Any]]] = {}
+        counts: dict[str, Any] = {}
         for host in hosts:
-            for source, of_source in host["sources"].items():
-                counts.setdefault(source, []).append(of_source)
+            counts = added(counts, host["sources"])
         return {
             "runtime": "dask",
             "mesh": self.mesh.as_dict(),
             **planned,
+            "sources": {name: {**of_source, **counts.get(name, {})} for name, of_source in planned["sources"].items()},
             "hosts": [{"host": host["host"], "pid": host["pid"]} for host in hosts],
             "constructors": [self._ask(ref, "stats") for ref in self._constructors.values()],
         }

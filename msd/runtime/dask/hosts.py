@@ -146,9 +146,7 @@ class LoaderHost:
         """Return counts by source, summed over the partitions held here."""
         counts: dict[str, dict[str, Any]] = {}
         for (source, _), loader in self._loaders.items():
-            of_source = counts.setdefault(source, {})
-            for name, value in loader.counts().items():
-                of_source[name] = _added(of_source.get(name), value)
+            counts[source] = added(counts.get(source), loader.counts())
         return {"host": self.name, "pid": os.getpid(), "sources": counts}
 
     async def close(self) -> None:
@@ -225,10 +223,10 @@ class SourceLoaderActor:
         return {"name": self._name, **self._loader.counts()}
 
 
-def _added(first: Any, second: Any) -> Any:
+def added(first: Any, second: Any) -> Any:
     """Return the sum of two counts: numbers, or mappings of them."""
-    if first is None:
-        return second
+    if first is None or second is None:
+        return second if first is None else first
     if isinstance(second, dict):
-        return {key: _added(first.get(key), second.get(key, 0)) for key in {**first, **second}}
+        return {key: added(first.get(key), second.get(key)) for key in {**first, **second}}
     return first + second
