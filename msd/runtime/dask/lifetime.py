@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -10,8 +11,8 @@ from distributed import get_client, get_worker
 from msd.runtime.dask.plugin import LOST_TOPIC
 
 GRACE_S = 10.0
-"""Until an actor that was just made is known to its worker."""
-CHECK_S = 1.0
+"""An actor that was made is known to its worker within this."""
+CHECK_S = 0.5
 
 _listeners: dict[object, Callable[[str], None]] = {}
 """Of this process: Dask keeps one handler a topic and process, and several runs may share both."""
@@ -56,7 +57,13 @@ def _tell(event: tuple[float, dict[str, Any]]) -> None:
 
 
 async def _close_when_released(worker: Any, actor: Closes) -> None:
-    await asyncio.sleep(GRACE_S)
-    while any(held is actor for held in worker.state.actors.values()):
+    made_at = time.monotonic()
+    while not _is_held(worker, actor) and time.monotonic() < made_at + GRACE_S:
+        await asyncio.sleep(CHECK_S)
+    while _is_held(worker, actor):
         await asyncio.sleep(CHECK_S)
     await actor.close()
+
+
+def _is_held(worker: Any, actor: Closes) -> bool:
+    return any(held is actor for held in worker.state.actors.values())
