@@ -188,7 +188,7 @@ class ScriptedRun:
 @contextlib.contextmanager
 def short_folder() -> Iterator[Path]:
     """A folder whose path is short enough for Unix sockets."""
-    folder = Path(tempfile.mkdtemp(prefix="msd-"))
+    folder = Path(tempfile.mkdtemp(prefix="msd-", dir="/tmp"))
     try:
         yield folder
     finally:
