@@ -4,6 +4,7 @@
 
 import contextlib
 import json
+import logging
 import shutil
 import socket
 import tempfile
@@ -188,7 +189,7 @@ class ScriptedRun:
 @contextlib.contextmanager
 def short_folder() -> Iterator[Path]:
     """A folder whose path is short enough for Unix sockets."""
-    folder = Path(tempfile.mkdtemp(prefix="msd-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="msd-link-test-", dir="/tmp"))
     try:
         yield folder
     finally:
@@ -200,6 +201,11 @@ def url(server: LinkServer, number: int = 0, *, token: str = TOKEN, run: str | N
 
     plain = Address.parse(server.addresses[number])
     return Address(path=plain.path, host=plain.host, port=plain.port, token=token, run=run).url()
+
+
+def heard(monkeypatch, module: str) -> None:
+    """Let a module's log be heard, also after a test that configured logging and silenced all there were."""
+    monkeypatch.setattr(logging.getLogger(module), "disabled", False)
 
 
 def raw_socket(server: LinkServer) -> socket.socket:

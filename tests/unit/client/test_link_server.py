@@ -6,7 +6,18 @@ import threading
 import time
 
 import pytest
-from link_run import SETTINGS, TOKEN, ScriptedRun, contents, make_batch, position_after, raw_socket, short_folder, url
+from link_run import (
+    SETTINGS,
+    TOKEN,
+    ScriptedRun,
+    contents,
+    heard,
+    make_batch,
+    position_after,
+    raw_socket,
+    short_folder,
+    url,
+)
 
 from msd.client.link import conversation
 from msd.client.link.address import Address
@@ -161,7 +172,8 @@ def test_an_error_of_the_run_is_raised_in_the_rank_as_the_same_class(opened, run
         opened(rank=0).ask(Kind.TAKE, TAKE)
 
 
-def test_a_fault_in_the_run_reaches_the_rank_by_name(opened, run, caplog):
+def test_a_fault_in_the_run_reaches_the_rank_by_name(opened, run, caplog, monkeypatch):
+    heard(monkeypatch, "msd.client.link.conversation")
     run.error = ZeroDivisionError("by zero")
     with pytest.raises(EngineError, match="the run failed with ZeroDivisionError: by zero"):
         opened(rank=0).ask(Kind.TAKE, TAKE)

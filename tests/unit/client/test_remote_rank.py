@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from link_run import SETTINGS, TOKEN, ScriptedRun, contents, make_batch, position_after, short_folder, url
+from link_run import SETTINGS, TOKEN, ScriptedRun, contents, heard, make_batch, position_after, short_folder, url
 
 import msd
 from msd.client import RankClient
@@ -247,7 +247,8 @@ def test_one_link_serves_one_rank(server):
         transport.connect(1)
 
 
-def test_nobody_at_the_address_ends_the_wait_with_what_was_tried(caplog):
+def test_nobody_at_the_address_ends_the_wait_with_what_was_tried(caplog, monkeypatch):
+    heard(monkeypatch, "msd.client.remote")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(
