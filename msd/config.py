@@ -12,8 +12,9 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
-from msd.core.config import ConfigStruct
+from msd.core.config import ConfigStruct, unknown_key
 from msd.core.dotted import import_dotted as import_dotted
+from msd.core.dotted import look_in
 from msd.core.mesh import AXES, Mesh
 from msd.cost.config import CostConfig, TransformerCost
 from msd.errors import ConfigError
@@ -62,7 +63,7 @@ class CheckpointConfig(ConfigStruct, frozen=True, kw_only=True):
             raise ConfigError(f"checkpoint needs every >= 1 and keep >= 1, got every={self.every}, keep={self.keep}")
 
 
-class PipelineConfig(ConfigStruct, frozen=True, kw_only=True):
+class Config(ConfigStruct, frozen=True, kw_only=True):
     """A whole run. Made by `load_config` from YAML, or directly: `msd.Config(sources={"mine": "folder/*.jsonl"})`.
 
     From Python, a source may be a path, a list of dictionaries, a DataFrame, an Arrow table, a Hugging Face dataset,
@@ -100,7 +101,7 @@ class PipelineConfig(ConfigStruct, frozen=True, kw_only=True):
     """Null writes and resumes nothing."""
 
     def __post_init__(self) -> None:
-        for name, kind in typing.get_type_hints(PipelineConfig).items():
+        for name, kind in typing.get_type_hints(Config).items():
             value = getattr(self, name)
             if name == "sources":
                 value = _decode_sources(value)
@@ -142,21 +143,39 @@ class PipelineConfig(ConfigStruct, frozen=True, kw_only=True):
         return min(32, self.batch.global_batch_size) if chosen == "auto" else chosen
 
     def replace(self, **changes: Any) -> "PipelineConfig":
-        """Return a copy with some settings changed; nested ones as dictionaries that are merged in.
+        """Return a copy with some settings changed; what a change does not name stays.
 
-        `config.replace(mesh={"dp": 2}, mixture={"weights": {"web": 1}})`
+        `config.replace(mesh={"dp": 2}, sources={"web": {"split": [0.0, 0.9]}}, mixture={"weights": {"web": 1}})`
+
+        Sections and `mesh` are merged key by key, sources by name and then key by key: a new name adds a source, None
+        takes one away, and anything but a mapping (a path, a DataFrame) takes the place of the whole source. Lists and
+        the mappings `mixture.weights`, `cost`, `loaders` and `options` are replaced as a whole.
+
+        Raises:
+            ConfigError: If there is no such setting, or the result cannot mean anything.
         """
-        values: dict[str, Any] = {field: getattr(self, field) for field in self.__struct_fields__}
+        values = _as_dict(self)
         for name, change in changes.items():
             if name not in values:
-                raise ConfigError(_unknown_key(name, list(values), ""))
-            current = values[name]
-            if isinstance(change, Mapping) and isinstance(current, msgspec.Struct):
-                change = {**_as_dict(current), **change}
-            elif isinstance(change, Mapping) and name == "mesh":
-                change = {**current, **change}
-            values[name] = change
-        return PipelineConfig(**values)
+                raise ConfigError(unknown_key(name, list(values)))
+            values[name] = _merged_sources(values[name], change) if name == "sources" else _merged(values[name], change)
+            if name == "mesh" and isinstance(change, Mapping):
+                values[name] = {**self.mesh, **change}
+        return Config(**values)
+
+    def __repr__(self) -> str:
+        described = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"Config({described})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        batch = self.batch
+        return [
+            ("sources", {name: source.format for name, source in self.sources.items()}),
+            ("mesh", {axis: size for axis, size in self.place.as_dict().items() if size > 1}),
+            ("num_microbatches", self.num_microbatches),
+            ("batch", f"{batch.global_batch_size} x {batch.sequence_length} tokens, {batch.packing.method}"),
+            ("seed", self.seed),
+        ]
 
     def _check(self) -> None:
         if not self.sources:
@@ -186,7 +205,7 @@ class PipelineConfig(ConfigStruct, frozen=True, kw_only=True):
             )
         for axis in self.broadcast:
             if axis not in AXES:
-                raise ConfigError(_unknown_key(axis, list(AXES), "broadcast"))
+                raise ConfigError(unknown_key(axis, list(AXES), "broadcast"))
             if axis == "dp":
                 raise ConfigError("broadcast: [dp] would give every rank the same data; use tp, cp or pp")
         multiple = self.document_multiple
@@ -203,7 +222,7 @@ class PipelineConfig(ConfigStruct, frozen=True, kw_only=True):
             )
         for module in self.cost:
             if module not in ("backbone", "encoder"):
-                raise ConfigError(_unknown_key(module, ["backbone", "encoder"], "cost"))
+                raise ConfigError(unknown_key(module, ["backbone", "encoder"], "cost"))
         if "backbone" not in self.cost:
             raise ConfigError("cost needs an entry backbone, for instance cost: {backbone: {kind: tokens}}")
         for name, source in self.sources.items():
@@ -217,16 +236,18 @@ class PipelineConfig(ConfigStruct, frozen=True, kw_only=True):
                         )
 
 
-Config = PipelineConfig
+PipelineConfig = Config
+"""What the rooms of the package call it."""
 
 
-def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> PipelineConfig:
+def load_config(path: str | os.PathLike[str], overrides: str | Sequence[str] = ()) -> PipelineConfig:
     """Read a configuration from YAML.
 
     Args:
-        path: The file; relative paths inside it resolve against its directory.
-        overrides: `a.b=c` settings that win over the file; values are read as YAML. List items by number:
-            `sources.web.transforms.0.append_eos=true`.
+        path: The file. Relative paths inside it resolve against its directory, and dotted paths find modules there:
+            the directory is appended to `sys.path`.
+        overrides: `a.b=c` settings that win over the file, or one of them; values are read as YAML. List items by
+            number: `sources.web.transforms.0.append_eos=true`.
 
     Raises:
         ConfigError: One line with the path of the setting, what was found, and what to do.
@@ -237,11 +258,13 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"cannot read configuration {str(file)!r}: {reason}; `msd init PATH` writes one") from None
-    return parse_config(text, base=file.resolve().parent, overrides=overrides, name=str(file))
+    base = file.resolve().parent
+    look_in(base)
+    return parse_config(text, base=base, overrides=overrides, name=str(file))
 
 
 def parse_config(
-    text: str, *, base: Path, overrides: Sequence[str] = (), name: str = "configuration"
+    text: str, *, base: Path, overrides: str | Sequence[str] = (), name: str = "configuration"
 ) -> PipelineConfig:
     """Return the configuration that a YAML text describes; relative paths resolve against `base`."""
     try:
@@ -252,7 +275,7 @@ def parse_config(
         raise ConfigError(f"{name}{line}: not YAML: {getattr(error, 'problem', None) or error}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{name}: a configuration is a mapping with at least `sources:`, got {type(raw).__name__}")
-    for override in overrides:
+    for override in [overrides] if isinstance(overrides, str) else overrides:
         _apply_override(raw, override)
     try:
         _check_keys(raw, PipelineConfig)
@@ -323,6 +346,8 @@ def _source_values(source: Any, where: str) -> Any:
 
 
 def _transform_values(transform: Any) -> Any:
+    if isinstance(transform, str) and ":" in transform:
+        return {"kind": "function", "function": transform}
     if isinstance(transform, Mapping):
         return _dotted_kind(transform)
     if callable(transform) and not isinstance(transform, msgspec.Struct):
@@ -354,6 +379,42 @@ def _as_dict(struct: msgspec.Struct) -> dict[str, Any]:
     return {field: getattr(struct, field) for field in struct.__struct_fields__}
 
 
+_ORIGIN = ("format", "path", "rows", "cls", "options")
+"""What says where a source's rows come from."""
+
+
+def _merged(current: Any, change: Any) -> Any:
+    """Return a setting after a change: a section merged key by key, anything else replaced."""
+    if not isinstance(change, Mapping) or not isinstance(current, msgspec.Struct):
+        return change
+    values = _as_dict(current)
+    return values | {key: _merged(values.get(key), value) for key, value in change.items()}
+
+
+def _merged_sources(current: Mapping[str, SourceConfig], change: Any) -> Any:
+    if not isinstance(change, Mapping):
+        return change
+    merged: dict[str, Any] = dict(current)
+    for name, source in change.items():
+        if source is None and name in merged:
+            del merged[name]
+        elif isinstance(source, Mapping) and name in merged:
+            merged[name] = _merged_source(merged[name], source)
+        else:
+            merged[name] = source
+    return merged
+
+
+def _merged_source(current: SourceConfig, change: Mapping[str, Any]) -> dict[str, Any]:
+    values = _merged(current, change)
+    given = {key for key in _ORIGIN if change.get(key) is not None}
+    comes_from = "rows" if current.rows is not None else "cls" if current.cls is not None else "path"
+    if given & {"rows", "cls", "path"} - {comes_from}:
+        # Rows from elsewhere: what said where they came from before does not apply to them.
+        return {key: value for key, value in values.items() if key not in _ORIGIN or key in change}
+    return dict(values)
+
+
 def _decode(value: Any, kind: Any, where: str) -> Any:
     """Convert a plain value to its configuration type, with errors that carry the setting's path."""
     _check_keys(value, kind, where)
@@ -383,6 +444,10 @@ def _plain(value: Any) -> Any:
 _OPAQUE = ("rows", "cls", "function", "options", "storage_options")
 
 
+_WRITE = {"split": "write [from, to], for instance split: [0.0, 0.9]"}
+"""How to write a setting, where the name of its type does not say it."""
+
+
 def _readable(message: str, where: str) -> str:
     found, _, path = message.partition(" - at `")
     inner = re.sub(r"^\$\.?", "", path.rstrip("`"))
@@ -390,12 +455,14 @@ def _readable(message: str, where: str) -> str:
     joined = where if not inner else f"{where}{'' if inner.startswith('[') else '.'}{inner}"
     found = re.sub(r"\barray\b", "list", re.sub(r"\bobject\b", "mapping", found))
     found = found.replace("Object missing required field", "missing required key").replace("`", "'")
-    return f"{joined}: {found[0].lower() + found[1:]}"
+    hint = _WRITE.get(re.sub(r"\[\d+\]$", "", joined).rpartition(".")[2])
+    return f"{joined}: {found[0].lower() + found[1:]}{f'; {hint}' if hint else ''}"
 
 
 def _check_keys(value: Any, kind: Any, where: str = "") -> None:
     """Refuse unknown keys anywhere in a plain value, with the path and the nearest right key."""
     _check_choice(value, kind, where)
+    _check_bare_word(value, kind, where)
     for struct in _structs_of(kind, value):
         if not isinstance(value, Mapping):
             return
@@ -407,7 +474,7 @@ def _check_keys(value: Any, kind: Any, where: str = "") -> None:
             if tag_field is not None and key == tag_field:
                 continue
             if key not in known:
-                raise ConfigError(_unknown_key(key, [tag_field, *known] if tag_field else known, where))
+                raise ConfigError(unknown_key(key, [tag_field, *known] if tag_field else known, where))
             if key not in _OPAQUE:
                 _check_keys(inner, hints[key], path)
         return
@@ -443,6 +510,20 @@ def _check_choice(value: Any, kind: Any, where: str) -> None:
     raise ConfigError(f"{where}: {found!r} is not a choice; {hint}")
 
 
+def _check_bare_word(value: Any, kind: Any, where: str) -> None:
+    """Refuse a word in place of the mapping that it is a choice of: `packing: concat`, `runtime: local`."""
+    if not isinstance(value, str):
+        return
+    for struct in _structs(kind):
+        tag = struct.__struct_config__.tag
+        hints = {"kind": Literal[tag]} if tag is not None else typing.get_type_hints(struct)
+        for key, hint in hints.items():
+            if typing.get_origin(hint) is Literal and value in typing.get_args(hint):
+                last = where.rpartition(".")[2]
+                written = f"{{{key}: {value}}}" if last.endswith("]") else f"{last}: {{{key}: {value}}}"
+                raise ConfigError(f"{where}: expected 'mapping', got {value!r}; write {written}")
+
+
 def _structs(kind: Any) -> list[type[msgspec.Struct]]:
     options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
     return [option for option in options if isinstance(option, type) and issubclass(option, msgspec.Struct)]
@@ -457,13 +538,6 @@ def _structs_of(kind: Any, value: Any) -> list[type[msgspec.Struct]]:
             struct for struct in tagged if struct.__struct_config__.tag == value.get(struct.__struct_config__.tag_field)
         ]
     return structs[:1]
-
-
-def _unknown_key(key: Any, known: Sequence[str], where: str) -> str:
-    near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-    path = f"{where}.{key}" if where else str(key)
-    hint = f"did you mean {near[0]!r}?" if near else f"the keys here are {', '.join(known)}"
-    return f"{path}: unknown key {str(key)!r}; {hint}"
 
 
 def _check_names(weights: Mapping[str, float] | None, sources: Mapping[str, Any], where: str) -> None:

@@ -21,7 +21,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on standard
 
 
 def read_config(path: Path, overrides: list[str] | None, sets: list[str] | None) -> "Config":
-    """Return the configuration of a command, with its overrides applied from left to right."""
-    from msd.config import load_config
+    """Return the configuration of a command, with its overrides applied from left to right.
 
-    return load_config(path, overrides=[*(overrides or []), *(sets or [])])
+    Dotted paths in it find modules beside the file and in the working directory.
+    """
+    from msd.config import load_config
+    from msd.core.dotted import look_in
+
+    config = load_config(path, overrides=[*(overrides or []), *(sets or [])])
+    # After the directory of the file; `msd` is a program, so Python does not look in the working directory by itself.
+    look_in(Path.cwd())
+    return config

@@ -1,6 +1,9 @@
 """The frozen struct that every configuration class derives from, and the units that configurations are written in."""
 
+import difflib
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -9,7 +12,25 @@ from msd.errors import ConfigError
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*$", re.IGNORECASE)
 
 
-class ConfigStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+def unknown_key(key: Any, known: Sequence[str], where: str = "") -> str:
+    """Return what to say of a key that there is not: its path, and the nearest right one."""
+    near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+    path = f"{where}.{key}" if where else str(key)
+    hint = f"did you mean {near[0]!r}?" if near else f"the keys here are {', '.join(known)}"
+    return f"{path}: unknown key {str(key)!r}; {hint}"
+
+
+class _Checked(msgspec.StructMeta):
+    """Refuses an unknown keyword as YAML does; msgspec raises a bare `TypeError`."""
+
+    def __call__(cls, *arguments: Any, **settings: Any) -> Any:
+        for key in settings:
+            if key not in cls.__struct_fields__:
+                raise ConfigError(f"{cls.__name__}: {unknown_key(key, cls.__struct_fields__)}")
+        return super().__call__(*arguments, **settings)
+
+
+class ConfigStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=_Checked):
     """A piece of configuration: frozen, keyword-only, unknown fields refused, checked once when it is made."""
 
 

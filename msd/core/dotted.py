@@ -1,10 +1,22 @@
-"""Dotted paths: how a configuration names a function or class of the user's."""
+"""Dotted paths: how a configuration names a function or class of the user's, and where modules are looked for."""
 
 import difflib
 import importlib
+import os
+import sys
 from typing import Any
 
 from msd.errors import ConfigError
+
+
+def look_in(folder: str | os.PathLike[str]) -> None:
+    """Let dotted paths find modules in a folder: it becomes the last place of `sys.path`, unless it is there already.
+
+    Last, so that a file of the user's never hides a package that is installed.
+    """
+    place = os.path.abspath(folder)
+    if place not in map(os.path.abspath, sys.path):
+        sys.path.append(place)
 
 
 def import_dotted(path: str, *, name: str) -> Any:
@@ -20,7 +32,11 @@ def import_dotted(path: str, *, name: str) -> Any:
         found: Any = importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigError(
-            f"{name}: cannot import {module_name!r} ({error}); is it installed, or on PYTHONPATH?"
+            f"{name}: cannot import {module_name!r} ({error}); put its file beside the configuration, or install it"
+        ) from None
+    except Exception as error:
+        raise ConfigError(
+            f"{name}: importing {module_name!r} raised {type(error).__name__}: {error}; repair the module"
         ) from None
     for piece in attribute.split("."):
         if not hasattr(found, piece):

@@ -1,5 +1,6 @@
 """One configuration, two doors: YAML and Python give the same values and refuse the same mistakes."""
 
+import sys
 import textwrap
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import msd
-from msd.config import Config, load_config, parse_config
+from msd.config import Config, import_dotted, load_config, parse_config
 from msd.cost.config import FunctionCost, TokensCost, TransformerCost
 from msd.errors import ConfigError
 from msd.loader.transforms.config import FunctionConfig, TokenizeConfig, TokensConfig
@@ -190,7 +191,12 @@ MISTAKES = [
     ({"batch": {"global_batch_size": 40}}, "= 4 * 4 = 16; set it to a multiple of 16, for instance 32"),
     ({"batch": {"document_multiple": 0}}, "batch.document_multiple must be auto or lie in [1, sequence_length=4096]"),
     ({"batch": {"pad_token_id": -1}}, "batch.pad_token_id must be a token id, 0 or more, got -1"),
-    ({"batch": {"packing": "concat"}}, "batch.packing: expected 'mapping', got 'str'"),
+    ({"batch": {"packing": "concat"}}, "batch.packing: expected 'mapping', got 'concat'; write packing: {method: concat}"),
+    ({"runtime": "local"}, "runtime: expected 'mapping', got 'local'; write runtime: {kind: local}"),
+    (source(transforms=["tokenize"]), "sources.web.transforms[0]: expected 'mapping', got 'tokenize'; write {kind: tok"),
+    (source(split=0.9), "sources.web.split: expected 'list', got 'float'; write [from, to], for instance split: [0.0, "),
+    ({"source": WEB}, "Config: source: unknown key 'source'; did you mean 'sources'?"),
+    ({"sources": WEB, "mesj": {}}, "Config: mesj: unknown key 'mesj'; did you mean 'mesh'?"),
     ({"batch": {"packing": {"method": "bestfit"}}}, "'bestfit' is not a choice; did you mean 'best_fit'?"),
     ({"batch": {"packing": {"lookahead": 0}}}, "batch.packing.lookahead must be auto or at least 1 sample, got 0"),
     ({"batch": {"last": "keep"}}, "batch.last: 'keep' is not a choice; the choices are drop, pad, repeat_tail"),
@@ -338,6 +344,77 @@ def test_replace_merges_sections_and_leaves_the_first_alone():
         first.replace(sed=1)
     with pytest.raises(ConfigError, match="does not divide"):
         first.replace(mesh={"dp": 3})
+
+
+def test_replace_merges_sources_by_name_and_then_key_by_key():
+    tokens = [TokenizeConfig(tokenizer="bytes")]
+    first = config(
+        sources=WEB
+        | {"pq": {"path": "a.parquet", "transforms": tokens, "shuffle": {"window": 3}, "on_error": {"max_rate": 0.5}}}
+    )
+    changed = first.replace(sources={"pq": {"split": [0, 0.9], "shuffle": {"block_bytes": 9}}, "more": "b.jsonl"})
+    assert list(changed.sources) == ["web", "pq", "more"]
+    assert changed.sources["web"] == first.sources["web"]
+    assert changed.sources["pq"].split == (0.0, 0.9)
+    assert (changed.sources["pq"].shuffle.window, changed.sources["pq"].shuffle.block_bytes) == (3, 9)
+    assert (changed.sources["pq"].path, changed.sources["pq"].transforms) == ("a.parquet", tokens)
+    assert changed.sources["pq"].on_error.max_rate == 0.5
+    assert list(first.replace(sources={"web": None}).sources) == ["pq"]
+    assert first.replace(sources={"web": "other.jsonl"}).sources["web"].format == "auto"
+    with pytest.raises(ConfigError, match=r"sources.pq.splat: unknown key 'splat'; did you mean 'split'"):
+        first.replace(sources={"pq": {"splat": [0, 1]}})
+
+
+def test_rows_from_elsewhere_take_the_place_of_what_said_where_they_came_from():
+    changed = config().replace(sources={"web": {"rows": [{"text": "a"}], "split": [0.0, 0.5]}}).sources["web"]
+    assert (changed.format, changed.path, changed.split) == ("memory", None, (0.0, 0.5))
+    back = Config(sources={"web": changed}).replace(sources={"web": {"path": "c.jsonl"}}).sources["web"]
+    assert (back.format, back.rows, back.path, back.split) == ("auto", None, "c.jsonl", (0.0, 0.5))
+
+
+def test_replaced_weights_are_replaced_as_a_whole_and_packing_is_merged():
+    first = config(sources=WEB | {"code": "c"}, mixture={"weights": {"web": 2, "code": 1}})
+    assert first.replace(mixture={"weights": {"code": 3}}).weights == {"web": 0.0, "code": 3.0}
+    packed = first.replace(batch={"packing": {"lookahead": 5}}).replace(batch={"packing": {"method": "concat"}})
+    assert (packed.batch.packing.method, packed.batch.packing.lookahead) == ("concat", 5)
+
+
+def test_a_dotted_path_alone_is_a_function():
+    wanted = [FunctionConfig(function="package.module:double")]
+    assert config(sources={"web": {"path": "x", "transforms": ["package.module:double"]}}).sources[
+        "web"
+    ].transforms == (wanted)
+    text = "sources: {web: {path: x, transforms: ['package.module:double']}}"
+    assert parsed(text).sources["web"].transforms == wanted
+
+
+def test_dotted_paths_find_modules_beside_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (tmp_path / "msd_beside_the_file.py").write_text("def tf(sample):\n    return sample\n")
+    (tmp_path / "msd_raises_on_import.py").write_text("raise ZeroDivisionError('no')\n")
+    file = tmp_path / "run.yaml"
+    file.write_text("sources: {web: {path: x, transforms: [{kind: 'msd_beside_the_file:tf'}]}}")
+    before = list(sys.path)
+    load_config(file)
+    load_config(file)
+    assert sys.path == [*before, str(tmp_path)]
+    assert import_dotted("msd_beside_the_file:tf", name="kind")({"a": 1}) == {"a": 1}
+    with pytest.raises(ConfigError, match=r"kind: cannot import 'msd_nowhere' .*put its file beside the configuration"):
+        import_dotted("msd_nowhere:tf", name="kind")
+    with pytest.raises(ConfigError, match="importing 'msd_raises_on_import' raised ZeroDivisionError: no"):
+        import_dotted("msd_raises_on_import:tf", name="kind")
+
+
+def test_one_override_may_stand_alone(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("sources: {web: x}")
+    assert load_config(file, overrides="mesh.dp=2").place.size("dp") == 2
+
+
+def test_a_configuration_shows_itself_in_a_line():
+    shown = repr(config(mesh={"dp": 2}))
+    assert shown.startswith("Config(sources={'web': 'jsonl'}, mesh={'dp': 2}, num_microbatches=4, batch='64 x 4096 ")
+    assert len(shown) < 200
 
 
 def test_a_configuration_is_frozen():
