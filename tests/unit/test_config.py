@@ -191,12 +191,12 @@ MISTAKES = [
     ({"batch": {"global_batch_size": 40}}, "= 4 * 4 = 16; set it to a multiple of 16, for instance 32"),
     ({"batch": {"document_multiple": 0}}, "batch.document_multiple must be auto or lie in [1, sequence_length=4096]"),
     ({"batch": {"pad_token_id": -1}}, "batch.pad_token_id must be a token id, 0 or more, got -1"),
-    ({"batch": {"packing": "concat"}}, "batch.packing: expected 'mapping', got 'concat'; write packing: {method: concat}"),
+    ({"batch": {"packing": "concat"}}, "batch.packing: expected 'mapping', got 'concat'; write packing: {method:"),
     ({"runtime": "local"}, "runtime: expected 'mapping', got 'local'; write runtime: {kind: local}"),
-    (source(transforms=["tokenize"]), "sources.web.transforms[0]: expected 'mapping', got 'tokenize'; write {kind: tok"),
-    (source(split=0.9), "sources.web.split: expected 'list', got 'float'; write [from, to], for instance split: [0.0, "),
-    ({"source": WEB}, "Config: source: unknown key 'source'; did you mean 'sources'?"),
-    ({"sources": WEB, "mesj": {}}, "Config: mesj: unknown key 'mesj'; did you mean 'mesh'?"),
+    (source(transforms=["tokenize"]), "sources.web.transforms[0]: expected 'mapping', got 'tokenize'; write {kind: to"),
+    (source(split=0.9), "sources.web.split: expected 'list', got 'float'; write [from, to], for instance split: ["),
+    ({"source": WEB}, "source: unknown key 'source'; did you mean 'sources'?"),
+    ({"sources": WEB, "mesj": {}}, "mesj: unknown key 'mesj'; did you mean 'mesh'?"),
     ({"batch": {"packing": {"method": "bestfit"}}}, "'bestfit' is not a choice; did you mean 'best_fit'?"),
     ({"batch": {"packing": {"lookahead": 0}}}, "batch.packing.lookahead must be auto or at least 1 sample, got 0"),
     ({"batch": {"last": "keep"}}, "batch.last: 'keep' is not a choice; the choices are drop, pad, repeat_tail"),
@@ -381,9 +381,8 @@ def test_replaced_weights_are_replaced_as_a_whole_and_packing_is_merged():
 
 def test_a_dotted_path_alone_is_a_function():
     wanted = [FunctionConfig(function="package.module:double")]
-    assert config(sources={"web": {"path": "x", "transforms": ["package.module:double"]}}).sources[
-        "web"
-    ].transforms == (wanted)
+    found = config(sources={"web": {"path": "x", "transforms": ["package.module:double"]}})
+    assert found.sources["web"].transforms == wanted
     text = "sources: {web: {path: x, transforms: ['package.module:double']}}"
     assert parsed(text).sources["web"].transforms == wanted
 
@@ -415,6 +414,13 @@ def test_a_configuration_shows_itself_in_a_line():
     shown = repr(config(mesh={"dp": 2}))
     assert shown.startswith("Config(sources={'web': 'jsonl'}, mesh={'dp': 2}, num_microbatches=4, batch='64 x 4096 ")
     assert len(shown) < 200
+
+
+def test_an_unknown_keyword_of_any_section_is_a_configuration_error():
+    with pytest.raises(ConfigError, match="TokenizeConfig: tokeniser: unknown key .*; did you mean 'tokenizer'"):
+        TokenizeConfig(tokeniser="bytes")
+    with pytest.raises(ConfigError, match="Config: source: unknown key 'source'; did you mean 'sources'"):
+        Config(source=WEB)
 
 
 def test_a_configuration_is_frozen():
