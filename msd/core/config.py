@@ -23,7 +23,7 @@ def unknown_key(key: Any, known: Sequence[str], where: str = "") -> str:
 class _Checked(msgspec.StructMeta):
     """Refuses an unknown keyword as YAML does; msgspec raises a bare `TypeError`."""
 
-    def __call__(cls, *arguments: Any, **settings: Any) -> Any:
+    def __call__(cls, /, *arguments: Any, **settings: Any) -> Any:  # A field may be called cls.
         for key in settings:
             if key not in cls.__struct_fields__:
                 raise ConfigError(f"{cls.__name__}: {unknown_key(key, cls.__struct_fields__)}")

@@ -1,5 +1,6 @@
 """One configuration, two doors: YAML and Python give the same values and refuse the same mistakes."""
 
+import pickle
 import sys
 import textwrap
 from pathlib import Path
@@ -421,6 +422,11 @@ def test_an_unknown_keyword_of_any_section_is_a_configuration_error():
         TokenizeConfig(tokeniser="bytes")
     with pytest.raises(ConfigError, match="Config: source: unknown key 'source'; did you mean 'sources'"):
         Config(source=WEB)
+
+
+def test_a_configuration_travels_to_other_processes():
+    config = msd.Config(sources={"mine": {"rows": [{"ids": [1]}], "transforms": [{"kind": "tokens"}]}})
+    assert pickle.loads(pickle.dumps(config)) == config
 
 
 def test_a_configuration_is_frozen():
