@@ -151,6 +151,10 @@ def plan(
             loader.close()
 
 
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         module, attribute = _LAZY[name]

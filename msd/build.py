@@ -181,28 +181,35 @@ def build_coordinator(
 def identity(
     config: PipelineConfig, orders: Mapping[str, SourceOrder], chains: Mapping[str, TransformChain]
 ) -> StateDict:
-    """Return what the order and content of a run depend on, as one fingerprint per part: kept in every state."""
+    """Return what the order and content of a run depend on: kept in every state.
+
+    Settings by the name they have in a configuration, as they are; what belongs to a source as fingerprints.
+    """
     parts: dict[str, Any] = {
         "seed": config.seed,
-        "mixture": [
-            config.mixture.unit,
-            config.weights,
-            [[s.step, s.weights, s.ramp] for s in config.mixture.schedule],
+        "mixture.unit": config.mixture.unit,
+        "mixture.weights": config.weights,
+        "mixture.schedule": [
+            {"step": stage.step, "weights": stage.weights, "ramp": stage.ramp} for stage in config.mixture.schedule
         ],
-        "batch": [
-            config.batch.sequence_length,
-            config.batch.global_batch_size,
-            config.batch.packing.method,
-            config.lookahead,
-            config.batch.last,
-        ],
+        "batch.sequence_length": config.batch.sequence_length,
+        "batch.global_batch_size": config.batch.global_batch_size,
+        "batch.packing.method": config.batch.packing.method,
+        "batch.packing.lookahead": config.lookahead,
+        "batch.last": config.batch.last,
     }
     for name, source in config.sources.items():
         order = orders[name]
-        parts[f"sources.{name}.data"] = order.blocks.digest
-        parts[f"sources.{name}.order"] = [source.is_shuffled, order.window_blocks, source.max_epochs, source.end]
-        parts[f"sources.{name}.transforms"] = [chains[name].identity, source.overflow]
-    return {part: fingerprint(value) for part, value in parts.items()}
+        # The length of a sequence has its own entry; it is not to be told a second time for every source.
+        transforms = {key: value for key, value in chains[name].identity.items() if key != "sequence_length"}
+        parts |= {
+            f"sources.{name}.data": fingerprint(order.blocks.digest),
+            f"sources.{name}.order": fingerprint(
+                [source.is_shuffled, order.window_blocks, source.max_epochs, source.end]
+            ),
+            f"sources.{name}.transforms": fingerprint([transforms, source.overflow]),
+        }
+    return parts
 
 
 def plan_steps(

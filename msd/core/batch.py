@@ -56,6 +56,10 @@ class Microbatch:
         """Positions of this slice that carry a label."""
         return int(np.count_nonzero(self.loss_mask))
 
+    def __repr__(self) -> str:
+        images = 0 if self.images is None else len(self.images.grids)
+        return f"Microbatch(tokens={len(self.input_ids)}, documents={len(self.cu_seqlens) - 1}, images={images})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMarker:
@@ -86,6 +90,11 @@ class RankBatch:
     """One a microbatch, when a `broadcast` axis says that another rank fetches; else empty."""
     progress: str = ""
     """The run's position after this step, as JSON; `RankClient.state_dict` decodes it."""
+
+    def __repr__(self) -> str:
+        rows = f"{len(self.microbatches)} microbatches" if not self.markers else f"{len(self.markers)} markers"
+        documents = f"{len(self.sample_ids)} documents, {self.num_valid_tokens} labelled tokens"
+        return f"<RankBatch step={self.step} rank={self.rank}: {rows}, {documents}>"
 
     @property
     def nbytes(self) -> int:

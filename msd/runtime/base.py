@@ -50,6 +50,18 @@ class Engine(Protocol):
     ) -> None: ...
 
 
+def shown(engine: Engine, runtime: str, *, is_closed: bool = False) -> str:
+    """Return the `repr` of an engine: where it runs, how it is reached, whom it feeds."""
+    sizes = ", ".join(f"{axis}={size}" for axis, size in engine.mesh.as_dict().items() if size > 1) or "one rank"
+    closed = ", closed" if is_closed else ""
+    return f"<{type(engine).__name__} runtime={runtime} address={public(engine.address)} mesh: {sizes}{closed}>"
+
+
+def public(address: str) -> str:
+    """Return an address without its token, which whoever reads a log or a notebook should not have."""
+    return address.partition("?")[0]
+
+
 def check_supported(config: PipelineConfig) -> None:
     """Raise `ConfigError` for what a configuration may ask for and this release does not have."""
     if config.checkpoint is not None:

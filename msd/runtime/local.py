@@ -34,8 +34,8 @@ from msd.core.plan import StepPlan
 from msd.core.sample import Sample, SampleId, SampleSlab
 from msd.core.state import StateDict, canonical_json
 from msd.errors import ClosedError, ConfigError
-from msd.loader.quarantine import Quarantine
-from msd.runtime.base import check_supported
+from msd.runtime.base import check_supported, shown
+from msd.runtime.failures import FailureNotes
 from msd.runtime.record import RunRecord, provenance
 from msd.runtime.state import progress_of, run_state
 from msd.sources.index import IndexProgress
@@ -63,11 +63,7 @@ class LocalEngine:
         chains = build_chains(config)
         self.orders = build_orders(config, index_all(config, on_progress=on_index_progress))
         self._loaders = build_loaders(config, self.orders, chains)
-        self._quarantines = {
-            name: Quarantine(source.on_error.quarantine, source=name)
-            for name, source in config.sources.items()
-            if source.on_error.quarantine is not None
-        }
+        self._failures = FailureNotes(config.sources)
         self._constructor = build_constructor(config)
         self._identity = identity(config, self.orders, chains)
         self._coordinator = build_coordinator(
@@ -185,8 +181,10 @@ class LocalEngine:
             _running.pop(self.address, None)
             for loader in self._loaders.values():
                 loader.close()
-            for quarantine in self._quarantines.values():
-                quarantine.close()
+            self._failures.close()
+
+    def __repr__(self) -> str:
+        return shown(self, "local", is_closed=self._is_closed)
 
     def __enter__(self) -> "LocalEngine":
         return self
@@ -207,8 +205,7 @@ class LocalEngine:
             match waiting.popleft():
                 case Examine(source=source, start=start, num_rows=num_rows):
                     table = self._loaders[source].examine(start, num_rows)
-                    if table.failures and source in self._quarantines:
-                        self._quarantines[source].write(table.failures)
+                    self._failures.note(source, table.failures)
                     waiting.extend(self._coordinator.handle(RowsExamined(_HOST, (table,))))
                 case Release(source=source, before=before):
                     self._loaders[source].release(before)

@@ -65,3 +65,7 @@ def test_no_module_pickles_but_where_a_function_travels_by_value(repository):
             if names & {"pickle", "dill", "shelve", "marshal"}:
                 found.add(path.name)
     assert found == set()
+
+
+def test_dir_lists_the_public_names_and_nothing_else():
+    assert dir(msd) == msd.__all__

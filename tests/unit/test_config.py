@@ -418,7 +418,7 @@ def test_a_configuration_shows_itself_in_a_line():
 
 
 def test_an_unknown_keyword_of_any_section_is_a_configuration_error():
-    with pytest.raises(ConfigError, match="TokenizeConfig: tokeniser: unknown key .*; did you mean 'tokenizer'"):
+    with pytest.raises(ConfigError, match=r"TokenizeConfig: tokeniser: unknown key .*; did you mean 'tokenizer'"):
         TokenizeConfig(tokeniser="bytes")
     with pytest.raises(ConfigError, match="Config: source: unknown key 'source'; did you mean 'sources'"):
         Config(source=WEB)
