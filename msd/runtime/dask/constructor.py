@@ -7,6 +7,7 @@ one condition: a rank's thread waits on it, the worker's loop notifies it.
 import asyncio
 import atexit
 import json
+import os
 import socket
 import threading
 from collections.abc import Coroutine, Sequence
@@ -159,8 +160,8 @@ class ConstructorActor:
             )
         except OSError as error:
             raise ConfigError(
-                f"{self.name} cannot listen at {host}:{port} ({error.strerror or error}); choose another host or port, "
-                "or port 0 for any that is free"
+                f"{self.name} cannot listen at {host}:{port} ({_reason(error)}); choose another host or port, or "
+                "port 0 for any that is free"
             ) from None
 
     # What the link asks, on the thread of a rank's connection.
@@ -353,3 +354,8 @@ class ConstructorActor:
             with self._changed:
                 self._error = self._error or error
                 self._changed.notify_all()
+
+
+def _reason(error: OSError) -> str:
+    # What is raised for a port may say the address once more.
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)

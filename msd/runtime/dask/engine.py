@@ -32,8 +32,6 @@ from msd.runtime.dask.plugin import RunPlugin
 from msd.runtime.dask.versions import check_versions
 from msd.sources.index import IndexProgress
 
-SOCKETS = "/tmp"
-"""Where constructors listen for ranks of their host: short, since the system allows 107 bytes."""
 HOST_BYTES = 256 << 20
 """Payload that the loaders of one host hold together."""
 
@@ -267,7 +265,7 @@ class DaskEngine:
         return {
             "token": self._token,
             "version": msd.__version__,
-            "unix": f"{SOCKETS}/msd-{self._run}-{number}.sock",
+            "unix": _socket_path(f"msd-{self._run}-{number}.sock"),
             "host": host,
             "port": port + number if port else 0,
         }
@@ -307,8 +305,7 @@ class DaskEngine:
             time.sleep(0.005)
         for future in self._futures:
             if future.status == "error":
-                error = future.exception()
-                raise error if isinstance(error, MsdError) else EngineError(f"{future.key} could not be made: {error}")
+                raise _explained(future.key, future.exception())
             if future.status != "finished":
                 raise EngineError(f"{future.key} could not be made: its worker is gone ({future.status})")
 
@@ -319,6 +316,13 @@ class DaskEngine:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError("the engine is closed; start another with msd.start(config)")
+
+
+def _explained(key: str, error: Exception) -> Exception:
+    """Return what to raise for an actor that could not be made."""
+    return error if isinstance(error, MsdError) else EngineError(
+        f"{key} could not be made: {type(error).__name__}: {error}"
+    )  # fmt: skip
 
 
 def _close_clients(clients: dict[int, RankClient]) -> None:
@@ -345,7 +349,7 @@ def _release(futures: Sequence[Any]) -> None:
 
 def _remove_sockets(run: str) -> None:
     """Remove what a process that was killed has left."""
-    for path in Path(SOCKETS).glob(f"msd-{run}-*.sock"):
+    for path in Path(tempfile.gettempdir()).glob(f"msd-{run}-*.sock"):
         path.unlink(missing_ok=True)
 
 

@@ -59,7 +59,7 @@ def _tell(event: tuple[float, dict[str, Any]]) -> None:
 async def _close_when_released(worker: Any, actor: Closes) -> None:
     made_at = time.monotonic()
     while not _is_held(worker, actor) and time.monotonic() < made_at + GRACE_S:
-        await asyncio.sleep(CHECK_S)
+        await asyncio.sleep(0.02)
     while _is_held(worker, actor):
         await asyncio.sleep(CHECK_S)
     await actor.close()

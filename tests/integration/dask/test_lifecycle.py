@@ -1,0 +1,302 @@
+"""Nothing hangs and nothing stays, however a run begins and ends."""
+
+import os
+import signal
+import socket
+import tempfile
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import Program, Start, descendants, programs, wait_until
+
+import msd
+from msd.errors import BadSampleRateError, ClosedError, ConfigError, EngineError, SourceError
+from msd.runtime.dask import cluster as cluster_module
+from msd.runtime.dask.cluster import EmbeddedCluster
+from msd.runtime.dask.engine import DaskEngine
+from msd.testing import scenarios
+
+pytestmark = pytest.mark.cluster
+
+SCRIPT = """
+    import json, os, sys, time
+    import msd
+    from msd.testing import scenarios
+
+    def doubled(sample):
+        return {"ids": sample["ids"] * 2}
+
+    transforms = [doubled, {"kind": "tokens", "field": "ids"}]
+    sources = {"web": {"rows": scenarios.token_rows(1, 200, 20), "transforms": transforms}}
+    runtime = {"kind": "dask", "workers": 1, "deadline_s": 30, **RUNTIME}
+    config = scenarios.text(sources=sources, mixture={}, runtime=runtime)
+
+    def ready(engine):
+        print("ready", engine._run, os.getpid(), flush=True)
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with programs(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(["msd-control", "msd-loader-0", "msd-loader-1"]) as cluster:
+        yield cluster
+
+
+def script(folder: Path, body: str, **runtime: Any) -> Path:
+    path = folder / "script.py"
+    path.write_text(textwrap.dedent(SCRIPT).replace("RUNTIME", repr(runtime)) + textwrap.dedent(body))
+    return path
+
+
+def run_of(program: Program) -> str:
+    """Return the run's identity, once it has begun."""
+    wait_until(lambda: "ready" in program.output or program.process.poll() is not None, 60, "the run to begin")
+    assert "ready" in program.output, program.output
+    return program.output.partition("ready ")[2].split()[0]
+
+
+def sockets_of(run: str) -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob(f"msd-{run}-*.sock"))
+
+
+def all_gone(pids: set[int]) -> bool:
+    return not any(_is_alive(pid) for pid in pids)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def config(shared: EmbeddedCluster, **changes: Any) -> msd.Config:
+    runtime = {"kind": "dask", "scheduler": shared.address, "deadline_s": 30}
+    return scenarios.text(runtime={**runtime, **changes.pop("runtime", {})}, **changes)
+
+
+def test_an_engine_starts_its_processes_and_ends_them_and_may_be_closed_twice():
+    before = descendants(os.getpid())
+    threads = set(threading.enumerate())
+    engine = msd.start(scenarios.text(runtime={"kind": "dask", "workers": 1}))
+    started = descendants(os.getpid()) - before
+    assert len(started) == 2
+    assert sockets_of(engine._run)
+    client = engine.client(0)
+    assert next(client).step == 0
+    engine.close()
+    engine.close()
+    assert all_gone(started)
+    assert sockets_of(engine._run) == []
+    with pytest.raises(ClosedError):
+        engine.client(0)
+    with pytest.raises(ClosedError):
+        next(client)
+    wait_until(lambda: not [t for t in set(threading.enumerate()) - threads if not t.daemon], 5, "threads to end")
+
+
+def always_fails(sample: dict[str, Any]) -> dict[str, Any]:
+    raise ValueError("this row is not to my liking")
+
+
+def test_what_a_transform_raises_reaches_every_rank_before_any_deadline(shared):
+    sources = {
+        "web": {
+            "rows": scenarios.token_rows(1, 200, 20),
+            "transforms": [always_fails, {"kind": "tokens", "field": "ids"}],
+            "on_error": {"policy": "raise"},
+        }
+    }
+    with msd.start(config(shared, sources=sources, mixture={})) as engine:
+        clients = [engine.client(rank) for rank in range(2)]
+        began = time.monotonic()
+        for client in clients:
+            with pytest.raises(BadSampleRateError, match="this row is not to my liking"):
+                next(client)
+        assert time.monotonic() - began < 10
+        with pytest.raises(BadSampleRateError):
+            engine.check()
+
+
+class Unusual(Exception):
+    """Of a class that only the planner's process has to know."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+def cost(length: Any, *others: Any) -> Any:
+    raise Unusual("no", "cost")
+
+
+def test_what_a_cost_function_raises_reaches_every_rank_too(shared):
+    settings = config(shared, cost={"backbone": {"kind": "test_lifecycle:cost"}})
+    with msd.start(settings) as engine:
+        for rank in range(2):
+            with pytest.raises(EngineError, match="Unusual: no cost"):
+                next(engine.client(rank))
+
+
+def strategy(graph: Any, context: Any) -> Any:
+    raise Unusual("no", "plan")
+
+
+def test_what_a_strategy_raises_at_the_start_is_raised_at_the_start(shared):
+    with pytest.raises(EngineError, match="planner-e1 could not be made: Unusual: no plan"):
+        msd.start(config(shared, strategy=strategy))
+
+
+def test_workers_end_when_the_process_that_started_them_is_killed(start, tmp_path):
+    body = """
+        with msd.start(config) as engine:
+            client = engine.client(0)
+            next(client)
+            ready(engine)
+            time.sleep(600)
+    """
+    program = start("killed", script(tmp_path, body))
+    run, workers = run_of(program), descendants(program.process.pid)
+    assert len(workers) == 2
+    assert sockets_of(run)
+    os.kill(program.process.pid, signal.SIGKILL)
+    wait_until(lambda: all_gone(workers), 10, "the workers to end")
+    assert sockets_of(run) == []
+
+
+def test_actors_close_when_the_process_that_started_them_on_a_standing_cluster_is_killed(start, tmp_path, shared):
+    body = """
+        with msd.start(config) as engine:
+            next(engine.client(0))
+            ready(engine)
+            print("address", engine.address, flush=True)
+            time.sleep(600)
+    """
+    program = start("orphan", script(tmp_path, body, scheduler=shared.address))
+    run = run_of(program)
+    wait_until(lambda: "address" in program.output, 10, "the address")
+    host, port = program.output.partition("msd://")[2].partition("?")[0].split(":")
+    os.kill(program.process.pid, signal.SIGKILL)
+    wait_until(lambda: not sockets_of(run), 10, "the constructor to close")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), timeout=5).close()
+    with msd.start(config(shared)) as engine:
+        assert next(engine.client(0)).step == 0
+
+
+def test_an_interrupted_script_ends_its_workers(start, tmp_path):
+    body = """
+        with msd.start(config) as engine:
+            with engine.client(0) as client:
+                for batch in client:
+                    if batch.step == 3:
+                        ready(engine)
+                    time.sleep(0.01)
+    """
+    program = start("interrupted", script(tmp_path, body))
+    run, workers = run_of(program), descendants(program.process.pid)
+    os.kill(program.process.pid, signal.SIGINT)
+    program.process.wait(15)
+    assert all_gone(workers)
+    assert sockets_of(run) == []
+    assert program.output.rstrip().endswith("KeyboardInterrupt")
+    assert program.output.count("Traceback") == 1, program.output
+
+
+def test_an_unguarded_script_with_a_function_of_its_own_runs_and_says_nothing_else(start, tmp_path):
+    body = """
+        with msd.start(config) as engine, engine.client(0) as client:
+            print(next(client).step, next(client).step)
+    """
+    program = start("unguarded", "-W", "error", script(tmp_path, body), env={"PYTHONWARNINGS": "error"})
+    assert program.wait(60) == "0 1\n"
+
+
+def test_a_script_that_ends_without_closing_ends_its_workers_and_says_nothing(start, tmp_path):
+    body = """
+        client = msd.start(config).client(0)
+        print(next(client).step)
+        time.sleep(1)
+    """
+    program = start("careless", "-W", "error", script(tmp_path, body), env={"PYTHONWARNINGS": "error"})
+    wait_until(lambda: program.output == "0\n", 60, "the first batch")
+    workers = descendants(program.process.pid)
+    assert len(workers) == 2
+    assert program.wait(30) == "0\n"
+    assert all_gone(workers)
+
+
+def test_a_run_starts_in_a_notebook_with_a_transform_from_a_cell(tmp_path):
+    nbclient = pytest.importorskip("nbclient", reason="needs nbclient")
+    nbformat = pytest.importorskip("nbformat", reason="needs nbformat")
+    pytest.importorskip("ipykernel", reason="needs ipykernel")
+    setup = textwrap.dedent(SCRIPT).replace("RUNTIME", "{}")
+    cells = [
+        setup,
+        "engine = msd.start(config); client = engine.client(0)",
+        "print(next(client).step)",
+        "engine.close()",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert notebook.cells[2].outputs[0].text == "0\n"
+    assert notebook.cells[3].outputs == []
+
+
+def test_a_start_that_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
+    before = descendants(os.getpid())
+    folder, broken = tmp_path / "temporary", tmp_path / "broken"
+    for path in (folder, broken):
+        path.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    settings = scenarios.text(runtime={"kind": "dask", "workers": 1})
+    with pytest.raises(SourceError):
+        msd.start(settings.replace(sources={"web": {"path": str(tmp_path / "none*.jsonl")}}, mixture={"weights": None}))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"cannot listen at 127\.0\.0\.1:{port} \(Address already in use\)"):
+            DaskEngine(settings, listen=("127.0.0.1", port))
+    (broken / "distributed.py").write_text("raise SystemExit('this worker cannot start')")
+    environment = cluster_module.worker_environment()
+    environment["PYTHONPATH"] = f"{broken}:{environment['PYTHONPATH']}"
+    monkeypatch.setattr(cluster_module, "worker_environment", lambda: environment)
+    with pytest.raises(EngineError, match=r"worker msd-(control|loader-0) ended with status 1: this worker cannot"):
+        msd.start(settings)
+    assert all_gone(descendants(os.getpid()) - before)
+    # Dask keeps locks of its own there.
+    assert list(folder.glob("msd-*")) == []
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_serve_ends_in_order_when_it_is_told_to(start, tmp_path, number, status):
+    rendezvous, config_path = tmp_path / "rendezvous.json", tmp_path / "run.yaml"
+    (tmp_path / "web.jsonl").write_text("".join('{"ids": [1, 2, 3, 4, 5]}\n' for _ in range(200)))
+    config_path.write_text(
+        textwrap.dedent("""
+        sources: {web: {path: web.jsonl, transforms: [{kind: tokens, field: ids}]}}
+        batch: {sequence_length: 32, global_batch_size: 8}
+        mesh: {dp: 2}
+        num_microbatches: 2
+        runtime: {kind: dask, workers: 1}
+    """)
+    )
+    serve = start("serve", "-m", "msd.cli.main", "serve", config_path, "--rendezvous", rendezvous)
+    wait_until(lambda: rendezvous.exists() or serve.process.poll() is not None, 60, "the run to be served")
+    workers = descendants(serve.process.pid)
+    with msd.connect(rendezvous.as_uri(), rank=1) as client:
+        assert next(client).step == 0
+        os.kill(serve.process.pid, number)
+        assert serve.process.wait(20) == status, serve.output
+    assert all_gone(workers)
+    assert not rendezvous.exists()
+    assert "Traceback" not in serve.output
