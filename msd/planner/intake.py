@@ -19,6 +19,8 @@ BUCKET_ROWS = 100
 RATE_BUCKETS = 100
 """... and looks back over this many buckets: 10,000 ordinals."""
 FAILURES_SHOWN = 10
+REASONS_SHOWN = 3
+"""Of the newest failures; equal reasons are told once."""
 _KINDS = {
     Outcome.OK: "gave no part",
     Outcome.FILTERED: "filtered",
@@ -207,9 +209,13 @@ class SourceIntake:
         self._bad = {kept: count for kept, count in self._bad.items() if kept > bucket - RATE_BUCKETS}
         self._bad[bucket] = self._bad.get(bucket, 0) + 1
         if self.terms.raises:
+            found = next((failure for failure in reversed(self._newest) if failure.ordinal == ordinal), None)
+            row, reason = (
+                (f"ordinal {ordinal}", "the loader lists why") if found is None else (_row(found), found.reason)
+            )
             raise BadSampleRateError(
-                f"source {self.terms.name!r}: the row at ordinal {ordinal} failed and on_error.policy is raise: "
-                f"{self._newest_failures()}; repair the row, or set policy: skip"
+                f"source {self.terms.name!r}: {row} failed and on_error.policy is raise: {reason}; "
+                "repair the row, or set policy: skip"
             )
         if ordinal >= BUCKET_ROWS - 1:
             self._check_rate(ordinal)
@@ -242,8 +248,20 @@ class SourceIntake:
         )
 
     def _newest_failures(self) -> str:
-        shown = [f"{f.shard} row {f.row} (ordinal {f.ordinal}): {f.reason}" for f in self._newest]
+        by_reason: dict[str, list[Failure]] = {}
+        for failure in self._newest:
+            by_reason.setdefault(failure.reason, []).append(failure)
+        shown = [
+            f"{_row(alike[0])}: {reason}" + (f" ({len(alike)} times)" if len(alike) > 1 else "")
+            for reason, alike in list(by_reason.items())[-REASONS_SHOWN:]
+        ]
+        if len(by_reason) > len(shown):
+            shown.append(f"and {len(by_reason) - len(shown)} other reasons")
         return " | ".join(shown) if shown else "listed by the loader"
+
+
+def _row(failure: Failure) -> str:
+    return f"{failure.shard} row {failure.row} (ordinal {failure.ordinal})"
 
 
 def _runs(table: MetaTable, run_end_S: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[tuple[int, int], ...]]:

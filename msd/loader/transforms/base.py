@@ -67,6 +67,11 @@ class Step(ABC):
                 given.append(error)
         return given
 
+    def where(self, error: Exception) -> str:
+        """Return what an exception of this transform is said to come from."""
+        del error
+        return self.kind
+
     @abstractmethod
     def identity(self) -> dict[str, Any]:
         """Return everything its results depend on, JSON-able and free of paths."""

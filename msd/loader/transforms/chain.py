@@ -33,7 +33,8 @@ class RowResult:
     outcome: Outcome
     samples: tuple[Sample, ...] = ()
     reason: str = ""
-    """Of a row that failed: one line, `TypeName: message (in transform N kind)`."""
+    """Of a row that failed: one line, `TypeName: message (in transform N kind)`; of a user's function also its name,
+    file and line."""
     num_empty: int = 0
     """Samples without a token, left out."""
     num_split: int = 0
@@ -69,7 +70,6 @@ class TransformChain:
         self.merge = merge
         """One placeholder stands for merge * merge patches."""
         self._steps = tuple(steps)
-        self._names = [f"transform {number} {step.kind}" for number, step in enumerate(self._steps)]
         self._finish = finish
         self._tokenizer = tokenizer
 
@@ -103,8 +103,8 @@ class TransformChain:
                 reasons[index] = f"BadRow: {row.reason}"
             else:
                 live.append((index, dict(row)))
-        for step, name in zip(self._steps, self._names, strict=True):
-            live = _advance(step, name, live, rows, reasons)
+        for number, step in enumerate(self._steps):
+            live = _advance(step, number, live, rows, reasons)
         done: dict[int, Finished] = {}
         for index, fields in live:
             if index in reasons:
@@ -194,7 +194,7 @@ def _step(config: TransformConfig, number: int, earlier: Sequence[TransformConfi
 
 def _advance(
     step: Step,
-    name: str,
+    number: int,
     live: Sequence[tuple[int, Fields]],
     rows: Sequence[tuple[int, Any]],
     reasons: dict[int, str],
@@ -204,7 +204,7 @@ def _advance(
     following: list[tuple[int, Fields]] = []
     for (index, _), made in zip(live, given, strict=True):
         if isinstance(made, Exception):
-            reasons.setdefault(index, reason_of(made, name))
+            reasons.setdefault(index, reason_of(made, f"transform {number} {step.where(made)}"))
         else:
             following.extend((index, fields) for fields in made)
     return [(index, fields) for index, fields in following if index not in reasons] if reasons else following

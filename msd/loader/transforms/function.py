@@ -4,8 +4,10 @@ import functools
 import hashlib
 import inspect
 import json
+import traceback
 import types
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ from msd.loader.transforms.base import Fields, Place, Step, WrongType
 from msd.loader.transforms.config import FunctionConfig
 
 _MAX_DEPTH = 4
+_OURS = frozenset(str(PurePath(__file__).with_name(name)) for name in ("base.py", "function.py", "shape.py"))
+"""Files whose frames stand between a transform and the user's function."""
 
 
 class UserFunction:
@@ -78,6 +82,21 @@ class UserFunction:
             "options": _jsonable(self._options),
         }
 
+    def where(self, error: Exception) -> str:
+        """Return the function's name, and the file and line in it that an exception came from: no directory."""
+        # The innermost line of the file in which the function begins; what that calls elsewhere is not the user's.
+        outside = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename not in _OURS]
+        lines = [frame.lineno for frame in outside if frame.filename == outside[0].filename]
+        place = f", {PurePath(outside[0].filename).name} line {lines[-1]}" if lines else ""
+        return f"{self._shown()}{place}"
+
+    def _shown(self) -> str:
+        if self._path is not None:
+            return self._path.replace(":", ".")
+        module = getattr(self._function, "__module__", None)
+        name = _name(self._function).rpartition("<locals>.")[2]
+        return name if module in (None, "__main__", "builtins") else f"{module}.{name}"
+
     def _generator(self, place: Place) -> np.random.Generator:
         address = (*self._address, place.ordinal, self._number)
         return rng_for(*address, place.part) if place.part else rng_for(*address)
@@ -107,6 +126,10 @@ class FunctionStep(Step):
             if not isinstance(sample, Mapping):
                 raise WrongType(f"the function must return dicts, got a list with {type(sample).__name__}")
         return [_copied(sample) for sample in given]
+
+    def where(self, error: Exception) -> str:
+        """Return the function, and the file and line that raised."""
+        return f"{self.kind} {self._function.where(error)}"
 
     def identity(self) -> dict[str, Any]:
         """Return what identifies the function, and the version its author gave it."""

@@ -110,6 +110,10 @@ class FilterStep(Step):
             return []
         return [fields]
 
+    def where(self, error: Exception) -> str:
+        """Return the filter, and its function with the file and line that raised."""
+        return self.kind if self._function is None else f"{self.kind} {self._function.where(error)}"
+
     def identity(self) -> dict[str, Any]:
         """Return the conditions."""
         config = self._config

@@ -107,7 +107,8 @@ def test_a_row_fails_as_a_whole_when_one_of_its_samples_fails(make_chain):
     chain = make_chain(ChunkConfig(size=1, unit="characters"), FunctionConfig(function=fussy), TEXT)
     results = chain.apply([(0, {"text": "abc"}), (1, {"text": "ac"})])
     assert [(r.outcome, lengths(r)) for r in results] == [(Outcome.FAILED, []), (Outcome.OK, [1, 1])]
-    assert results[0].reason == "ValueError: b (in transform 1 function)"
+    line = fussy.__code__.co_firstlineno + 2
+    assert results[0].reason == f"ValueError: b (in transform 1 function test_chain.fussy, test_chain.py line {line})"
 
 
 @pytest.mark.parametrize("late", [False, True])

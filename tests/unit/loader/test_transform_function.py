@@ -101,7 +101,30 @@ def test_an_exception_becomes_one_line_without_memory_addresses(apply_to):
         raise KeyError(f"no\n {object()}")
 
     result = apply_to({}, call(fails))
-    assert result.reason == "KeyError: 'no\\n <object object>' (in transform 0 function)"
+    assert result.reason.startswith("KeyError: 'no\\n <object object>' (in transform 0 function ")
+
+
+def test_an_exception_names_the_function_its_file_and_the_line_in_it(apply_to, tmp_path, monkeypatch):
+    module = tmp_path / "msd_test_named_line.py"
+    module.write_text(
+        "import json\n\n\ndef inner(sample):\n    return sample['nokey']\n\n\ndef tf(sample):\n    return inner(sample)"
+        "\n\n\ndef keep(sample):\n    return json.loads('no')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    result = apply_to({}, call("msd_test_named_line:tf"))
+    where = "(in transform 0 function msd_test_named_line.tf, msd_test_named_line.py line 5)"
+    assert result.reason == f"KeyError: 'nokey' {where}"
+    assert str(tmp_path) not in result.reason
+    # What the user's function calls elsewhere is not where the user looks first.
+    filtered = apply_to({"text": "a"}, FilterConfig(function="msd_test_named_line:keep"))
+    assert filtered.reason.endswith("(in transform 0 filter msd_test_named_line.keep, msd_test_named_line.py line 13)")
+
+
+def test_a_function_that_returns_the_wrong_thing_is_named_without_a_line(apply_to):
+    def wrong(sample):
+        return 5
+
+    assert apply_to({}, call(wrong)).reason.endswith("got int (in transform 0 function test_transform_function.wrong)")
 
 
 def test_what_a_function_does_to_its_sample_stays_its_own(apply_to):

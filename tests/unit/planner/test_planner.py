@@ -137,6 +137,14 @@ def test_too_many_failures_stop_the_run_with_rate_count_and_list():
         plans_of(made, settings_of(made, terms={"a": {"max_rate": 0.04}}))
 
 
+def test_failures_of_one_reason_are_told_once():
+    made = {"a": bad_every(10, 400)}
+    with pytest.raises(BadSampleRateError) as caught:
+        plans_of(made, settings_of(made, terms={"a": {"max_rate": 0.04}}))
+    assert str(caught.value).count("made-up.jsonl") == 1
+    assert "(10 times)" in str(caught.value)
+
+
 def test_failures_up_to_the_rate_are_skipped_and_the_next_sample_takes_their_place():
     made = {"a": bad_every(20, 400)}
     chosen = settings_of(made, packing="none", global_batch_size=19, terms={"a": {"max_rate": 0.05}})
@@ -163,7 +171,7 @@ def test_policy_raise_stops_at_the_first_failure_and_keeps_stopping():
     planner = Planner(settings_of(made, terms={"a": {"raises": True}}))
     planner.observe(table_of("a", 0, made["a"]))
     for _ in range(2):
-        with pytest.raises(BadSampleRateError, match=r"ordinal 1 failed and on_error\.policy is raise"):
+        with pytest.raises(BadSampleRateError, match=r"row 1 \(ordinal 1\) failed and on_error\.policy is raise"):
             planner.plan()
 
 
