@@ -210,12 +210,10 @@ class SourceIntake:
         self._bad[bucket] = self._bad.get(bucket, 0) + 1
         if self.terms.raises:
             found = next((failure for failure in reversed(self._newest) if failure.ordinal == ordinal), None)
-            row, reason = (
-                (f"ordinal {ordinal}", "the loader lists why") if found is None else (_row(found), found.reason)
-            )
+            row, reason = (None, "the loader lists why") if found is None else (_row(found), found.reason)
             raise BadSampleRateError(
-                f"source {self.terms.name!r}: {row} failed and on_error.policy is raise: {reason}; "
-                "repair the row, or set policy: skip"
+                f"source {self.terms.name!r}: {row or f'ordinal {ordinal}'} failed and on_error.policy is raise: "
+                f"{reason}; repair the row, or set policy: skip"
             )
         if ordinal >= BUCKET_ROWS - 1:
             self._check_rate(ordinal)

@@ -85,9 +85,10 @@ class UserFunction:
     def where(self, error: Exception) -> str:
         """Return the function's name, and the file and line in it that an exception came from: no directory."""
         # The innermost line of the file in which the function begins; what that calls elsewhere is not the user's.
-        outside = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename not in _OURS]
-        lines = [frame.lineno for frame in outside if frame.filename == outside[0].filename]
-        place = f", {PurePath(outside[0].filename).name} line {lines[-1]}" if lines else ""
+        passed = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+        outside = [(file, line) for file, line in passed if file not in _OURS]
+        lines = [line for file, line in outside if file == outside[0][0]]
+        place = f", {PurePath(outside[0][0]).name} line {lines[-1]}" if lines else ""
         return f"{self._shown()}{place}"
 
     def _shown(self) -> str:
