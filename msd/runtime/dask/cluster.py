@@ -19,6 +19,7 @@ from msd.runtime.dask.settings import as_set, worker_environment
 
 START_S = 60.0
 CONNECT_S = 15.0
+RETRY_S = 5.0
 CLOSE_S = 5.0
 
 
@@ -130,19 +131,17 @@ def connect(address: str, *, deadline_s: float) -> Client:
     """
     with dask.config.set(as_set()):
         try:
-            return Client(
-                address,
-                direct_to_workers=True,
-                set_as_default=False,
-                timeout=min(CONNECT_S, deadline_s),
-                name="msd",
-            )
+            timeout_s = min(CONNECT_S, deadline_s)
+            client = Client(address, direct_to_workers=True, set_as_default=False, timeout=timeout_s, name="msd")
         except (OSError, TimeoutError, ValueError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ConfigError(
                 f"no Dask scheduler answers at {address!r} ({reason}); start one with `dask scheduler`, or leave "
                 "runtime.scheduler out to have a cluster of the run's own"
             ) from None
+    # A worker that just died refuses connections, and so long would a call to it try again.
+    client.rpc.timeout = RETRY_S
+    return client
 
 
 def members(client: Client, *, at_least: int, deadline_s: float, cluster: EmbeddedCluster | None) -> list[Member]:

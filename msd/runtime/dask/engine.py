@@ -23,7 +23,7 @@ from msd.coordinator.placement import deal
 from msd.core.mesh import Mesh
 from msd.errors import ClosedError, ConfigError, DeadlineError, EngineError, MsdError
 from msd.runtime.base import check_supported
-from msd.runtime.dask.calls import Ref, call
+from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.cluster import CLOSE_S, START_S, EmbeddedCluster, Member, connect, members
 from msd.runtime.dask.constructor import ConstructorActor
 from msd.runtime.dask.hosts import LoaderHost, SourceLoaderActor, added
@@ -117,7 +117,7 @@ class DaskEngine:
         """Return what the run has done so far."""
         self._check_open()
         planned = self._ask(self._planner, "stats")
-        hosts = [self._ask(ref, "stats") for ref in self._hosts.values()]
+        hosts = self._ask_all([self._hosts[name] for name in planned.pop("alive")], "stats")
         counts: dict[str, Any] = {}
         for host in hosts:
             counts = added(counts, host["sources"])
@@ -127,7 +127,7 @@ class DaskEngine:
             **planned,
             "sources": {name: {**of_source, **counts.get(name, {})} for name, of_source in planned["sources"].items()},
             "hosts": [{"host": host["host"], "pid": host["pid"]} for host in hosts],
-            "constructors": [self._ask(ref, "stats") for ref in self._constructors.values()],
+            "constructors": self._ask_all(list(self._constructors.values()), "stats"),
         }
 
     def which(self, step: int) -> list[dict[str, Any]]:
@@ -313,6 +313,21 @@ class DaskEngine:
         assert self._client is not None
         return self._client.sync(call, self._client, ref, method, *args, deadline_s=self.config.runtime.deadline_s)
 
+    def _ask_all(self, refs: Sequence[Ref], method: str) -> list[Any]:
+        """Return what actors answer, asked at once; one that is gone is left out."""
+        client, deadline_s = self._client, self.config.runtime.deadline_s
+        assert client is not None
+
+        async def ask_all() -> list[Any]:
+            asking = [call(client, ref, method, deadline_s=deadline_s) for ref in refs]
+            return await asyncio.gather(*asking, return_exceptions=True)
+
+        answers = [answer for answer in client.sync(ask_all) if not isinstance(answer, ActorGone)]
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers
+
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError("the engine is closed; start another with msd.start(config)")
@@ -335,7 +350,8 @@ def _close_actors(client: Client, refs: Sequence[Ref]) -> None:
 
     async def close_all() -> None:
         # The last made first: constructors turn ranks away before the planner goes.
-        closing = [call(client, ref, "close", deadline_s=CLOSE_S) for ref in reversed(refs)]
+        there = (await client.scheduler.identity(n_workers=-1))["workers"]
+        closing = [call(client, ref, "close", deadline_s=CLOSE_S) for ref in reversed(refs) if ref.address in there]
         await asyncio.gather(*closing, return_exceptions=True)
 
     with contextlib.suppress(MsdError, OSError, RuntimeError):

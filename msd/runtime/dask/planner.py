@@ -153,6 +153,7 @@ class PlannerActor:
                 "next_step": self._coordinator.next_step,
                 "watermark": generations.watermark,
                 "waits_for": self._coordinator.waits_for,
+                "alive": list(self._coordinator.placement.alive),
                 **self._record.means(),
                 "sources": {
                     name: {**self._record.of_source(name), "rows_per_epoch": order.rows_per_epoch}
