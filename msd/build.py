@@ -65,20 +65,28 @@ def build_chains(config: PipelineConfig) -> dict[str, TransformChain]:
     Raises:
         ConfigError: If a tokenizer, function or image geometry cannot be used, or sources disagree about images.
     """
-    chains = {}
-    for name, source in config.sources.items():
-        try:
-            chains[name] = build_chain(
-                name,
-                source.transforms,
-                seed=config.seed,
-                sequence_length=config.batch.sequence_length,
-                overflow=source.overflow,
-            )
-        except ConfigError as error:
-            raise ConfigError(_prefixed(str(error), name)) from None
-    _check_images(chains)
+    chains = {name: build_chain_of(config, name) for name in config.sources}
+    check_images(chains)
     return chains
+
+
+def build_chain_of(config: PipelineConfig, name: str) -> TransformChain:
+    """Return the transforms of one source.
+
+    Raises:
+        ConfigError: If a tokenizer, function or image geometry cannot be used.
+    """
+    source = config.sources[name]
+    try:
+        return build_chain(
+            name,
+            source.transforms,
+            seed=config.seed,
+            sequence_length=config.batch.sequence_length,
+            overflow=source.overflow,
+        )
+    except ConfigError as error:
+        raise ConfigError(_prefixed(str(error), name)) from None
 
 
 def build_loaders(
@@ -93,7 +101,12 @@ def build_loaders(
 
 
 def build_loader(
-    config: PipelineConfig, order: SourceOrder, chain: TransformChain, *, buffer_bytes: int
+    config: PipelineConfig,
+    order: SourceOrder,
+    chain: TransformChain,
+    *,
+    buffer_bytes: int,
+    read_bytes: int | None = None,
 ) -> SourceLoader:
     """Return a loader for one source; several of one source may divide its windows."""
     source = config.sources[order.source]
@@ -103,6 +116,7 @@ def build_loader(
         chain=chain,
         total_ordinals=order.total_ordinals(source.max_epochs),
         buffer_bytes=buffer_bytes,
+        read_bytes=read_bytes,
     )
 
 
@@ -256,7 +270,8 @@ def _share(config: PipelineConfig) -> int:
     return max(4 << 20, PAYLOAD_BYTES // max(1, len(config.sources)))
 
 
-def _check_images(chains: Mapping[str, TransformChain]) -> None:
+def check_images(chains: Mapping[str, TransformChain]) -> None:
+    """Raise `ConfigError` unless all sources cut images alike and mark them with one placeholder."""
     seen: dict[str, tuple[str, Any]] = {}
     for name, chain in chains.items():
         for what in ("patch", "merge", "image_token"):

@@ -47,18 +47,16 @@ def print_corpus(report: "CorpusReport") -> None:
             source.name,
             source.format,
             source.files,
-            output.count(source.rows),
-            output.size(source.stored_bytes),
-            output.count(source.tokens),
+            output.short(source.rows),
+            output.short(source.tokens),
             source.tokens_min,
-            output.count(source.tokens_median),
-            output.count(source.tokens_mean),
-            output.count(source.tokens_p99),
-            output.count(source.tokens_max),
+            output.short(source.tokens_median),
+            output.short(source.tokens_p99),
+            output.short(source.tokens_max),
         )
         for source in report.sources
     ]
-    columns = ("source", "format", "files", "rows", "stored", "tokens", "min", "median", "mean", "p99", "max")
+    columns = ("source", "format", "files", "rows", "tokens", "min", "median", "p99", "max")
     output.print_table(
         f"{report.path}",
         columns,

@@ -100,34 +100,37 @@ def _remarks(order: "SourceOrder", units: int, window_rows: int, worst_entry_byt
 
 
 def _print(facts: list[dict[str, Any]]) -> None:
-    rows = [
-        (
-            fact["source"],
-            fact["shards"],
-            fact["blocks"],
-            fact["units"],
-            output.count(fact["rows"]),
-            output.count(fact["rows_of_split"]),
-            output.size(fact["stored_bytes"]),
-            fact["window_blocks"],
-            output.count(fact["window_rows"]),
-            output.size(fact["worst_entry_bytes"]) if fact["worst_entry_bytes"] else "0",
-        )
-        for fact in facts
-    ]
-    columns = (
-        "source",
-        "shards",
-        "blocks",
-        "units",
-        "rows",
-        "of split",
-        "stored",
-        "window: blocks",
-        "rows",
-        "entry cost",
+    output.print_table(
+        "what the sources hold",
+        ("source", "shards", "stored", "rows", "of split", "blocks"),
+        [
+            (
+                fact["source"],
+                output.short(fact["shards"]),
+                output.size(fact["stored_bytes"]),
+                output.short(fact["rows"]),
+                output.short(fact["rows_of_split"]),
+                output.short(fact["blocks"]),
+            )
+            for fact in facts
+        ],
+        caption="of split: rows in the part that `split` chooses; a block is what is read at once",
     )
-    output.print_table("index", columns, rows)
+    output.print_table(
+        "how far their rows are mixed",
+        ("source", "units", "window blocks", "window rows", "entry cost"),
+        [
+            (
+                fact["source"],
+                output.short(fact["units"]),
+                output.short(fact["window_blocks"]),
+                output.short(fact["window_rows"]),
+                output.size(fact["worst_entry_bytes"]) if fact["worst_entry_bytes"] else "0",
+            )
+            for fact in facts
+        ],
+        caption="rows of a window are permuted together; a unit is read from its start, which entering it late costs",
+    )
 
 
 def _rewritten(config: "Config", tables: "dict[str, BlockTable]", out: Path) -> dict[str, list[str]]:

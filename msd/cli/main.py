@@ -25,12 +25,23 @@ app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from msd import __version__
+
+        print(f"msd {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     # `run` takes --debug out wherever it stands; it is declared here so that --help shows it.
-    del debug
+    del debug, version
 
 
 _COMMANDS: tuple[tuple[str, Callable[..., Any]], ...] = (

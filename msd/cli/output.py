@@ -1,6 +1,7 @@
 """What commands print: tables and JSON on standard output, progress and notes on standard error."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 _WIDTH = 160
-"""Columns of a table that is not shown on a terminal: wide enough that none is cut."""
+"""Columns of a table that is not shown on a terminal and where COLUMNS does not say how many: none is cut."""
 
 
 def stdout() -> "Console":
@@ -23,8 +24,8 @@ def stdout() -> "Console":
             # Rich would end the process with status 1 here, which says that the command failed.
             raise BrokenPipeError
 
-    is_terminal = sys.stdout.isatty()
-    return _Results(file=sys.stdout, highlight=False, soft_wrap=False, width=None if is_terminal else _WIDTH)
+    is_known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return _Results(file=sys.stdout, highlight=False, soft_wrap=False, width=None if is_known else _WIDTH)
 
 
 def stderr() -> "Console":
@@ -47,17 +48,33 @@ def print_json(value: Any) -> None:
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, text_columns: int = 1, caption: str = ""
 ) -> None:
-    """Print a table; the first `text_columns` columns are words, the others numbers."""
+    """Print a table; the first `text_columns` columns are words and may be folded, the others numbers.
+
+    Callers see to it that 80 columns are enough.
+    """
+    from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(title), caption=escape(caption) or None, title_justify="left", caption_justify="left")
+    table = Table(
+        title=escape(title),
+        caption=escape(caption) or None,
+        title_justify="left",
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+    )
     for number, column in enumerate(columns):
-        justify: Literal["left", "right"] = "left" if number < text_columns else "right"
-        table.add_column(column, justify=justify, overflow="fold", no_wrap=not number)
+        is_text = number < text_columns
+        justify: Literal["left", "right"] = "left" if is_text else "right"
+        widest = max(len(str(row[number])) for row in rows) if rows and not is_text else None
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=not is_text, min_width=widest)
     for row in rows:
         table.add_row(*(escape(str(cell)) for cell in row))
-    stdout().print(table)
+    console = stdout()
+    console.print(table)
+    console.print()
 
 
 @contextmanager
@@ -94,3 +111,13 @@ def size(nbytes: float) -> str:
 def count(number: float | None) -> str:
     """Return a number with thousands separated, or a dash."""
     return "-" if number is None else f"{number:,.0f}"
+
+
+def short(number: float | None) -> str:
+    """Return a number in at most six characters: 9,999, 12.3k, 114k, 1.23M."""
+    if number is None or abs(number) < 9_999.5:
+        return count(number)
+    units = ((1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
+    power, unit = next((choice for choice in units if abs(number) < 999.5 * choice[0]), units[-1])
+    scaled = number / power
+    return f"{scaled:.{0 if scaled >= 99.95 else 1 if scaled >= 9.995 else 2}f}{unit}"

@@ -28,9 +28,12 @@ def plan(
 ) -> None:
     """Plan the first steps from metadata alone: shares against weights, fill, balance against its floor, step time."""
     from msd.cli.indexing import indexed
+    from msd.cli.remarks import mixed_tokenizers
     from msd.cli.survey import survey
+    from msd.runtime.base import check_supported
 
     config = read_config(config_path, overrides, sets)
+    check_supported(config)
     if mesh is not None:
         config = config.replace(mesh={**dict.fromkeys(config.mesh, 1), **_mesh_sizes(mesh)})
     if explain is not None:
@@ -47,9 +50,12 @@ def plan(
 
         outlook = survey(config, tables, steps, on_plan=on_plan)
     if as_json:
-        output.print_json(outlook.as_dict() | _explanation(kept))
+        remarks = list(mixed_tokenizers(config))
+        output.print_json(outlook.as_dict() | {"notes": [*outlook.notes, *remarks]} | _explanation(kept))
         return
     print_outlook(config, outlook)
+    for remark in mixed_tokenizers(config):
+        output.note(remark)
     for text in _explanation(kept).values():
         output.stdout().print(text, markup=False, soft_wrap=True)
     if explain is not None and explain not in kept:
@@ -57,12 +63,21 @@ def plan(
 
 
 def print_outlook(config: "Config", outlook: "Outlook") -> None:
-    """Print the table of sources and the figures of the steps."""
+    """Print what is drawn of each source, how far that uses it up, and the figures of the steps."""
     unit = config.mixture.unit
-    rows = [_source_row(source, unit) for source in outlook.sources]
-    drawn = "tokens drawn" if unit == "tokens" else "samples drawn"
-    columns = ("source", "rows/epoch", "target", drawn, "off by", "tokens", "samples", "epochs", "ends", "undelivered")
-    output.print_table(f"{outlook.num_steps} steps by source", columns, rows, caption=f"shares count {unit}")
+    output.print_table(
+        f"drawn in {outlook.num_steps} steps",
+        ("source", "target", "drawn", "off by", "tokens", "samples"),
+        [_drawn(source, unit) for source in outlook.sources],
+        caption=f"target, drawn: share of the {unit}, by weight and as planned; off by: percentage points between them",
+    )
+    output.print_table(
+        "how far that uses the sources up",
+        ("source", "rows/epoch", "epochs", "ends at", "filtered", "failed", "too long"),
+        [_used(source) for source in outlook.sources],
+        caption="ends at: the step with its last row, at this pace; filtered, failed, too long: rows met on the way "
+        "that gave no sample",
+    )
     output.print_table("the steps, on the mean", ("figure", "value", "floor"), _figures(outlook))
     if outlook.is_over:
         output.note(f"the data ends after {outlook.num_steps} of the {outlook.asked_steps} steps asked for")
@@ -70,20 +85,25 @@ def print_outlook(config: "Config", outlook: "Outlook") -> None:
         output.note(remark)
 
 
-def _source_row(source: "SourceOutlook", unit: str) -> tuple[object, ...]:
+def _drawn(source: "SourceOutlook", unit: str) -> tuple[object, ...]:
     share = source.token_share if unit == "tokens" else source.sample_share
-    lost = ", ".join(f"{number} {outcome}" for outcome, number in source.undelivered.items())
     return (
         source.name,
-        output.count(source.rows_per_epoch),
         output.percent(source.target),
         output.percent(share),
-        f"{100 * (share - source.target):+.1f}",
-        output.count(source.tokens),
-        output.count(source.samples),
+        f"{round(100 * (share - source.target), 1) + 0.0:+.1f}",
+        output.short(source.tokens),
+        output.short(source.samples),
+    )
+
+
+def _used(source: "SourceOutlook") -> tuple[object, ...]:
+    return (
+        source.name,
+        output.short(source.rows_per_epoch),
         f"{source.epochs:.2f}",
         "never" if source.ends_at_step is None else f"step {source.ends_at_step:,}",
-        lost or "0",
+        *(output.short(source.undelivered.get(outcome, 0)) for outcome in ("filtered", "failed", "overflowed")),
     )
 
 

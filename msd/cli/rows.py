@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red", "bright_cyan", "bright_green", "bright_magenta")
 _BAR_COLUMNS = 96
+"""At most; a narrow terminal has less."""
 
 
 def described(row: "Microbatch", ids: "list[SampleId]", decode: "Decode") -> list[dict[str, Any]]:
@@ -62,7 +63,8 @@ def print_row(
     length = int(row.cu_seqlens_padded[-1])
     real = sum(document["tokens"] for document in documents)
     console.rule(f"{title} · {len(documents)} documents, {real:,} of {length:,} tokens")
-    console.print(_bar(documents, length))
+    console.print(_bar(documents, length, min(_BAR_COLUMNS, console.width)))
+    console.print(Text("each document: source ordinal.part, its tokens, where it starts in the row", style="dim"))
     images = {} if row.images is None else _by_document(row, merge)
     sequence = -1
     for number, document in enumerate(documents[:max_documents]):
@@ -87,13 +89,13 @@ def print_row(
         console.print(Text(f"and {len(documents) - max_documents} documents more", style="dim"))
 
 
-def _bar(documents: list[dict[str, Any]], length: int) -> Any:
+def _bar(documents: list[dict[str, Any]], length: int, num_columns: int) -> Any:
     """Return a line on which each document takes its share of the row; padding is dim."""
     from rich.text import Text
 
     bar = Text()
-    for column in range(_BAR_COLUMNS):
-        position = (column + 0.5) * length / _BAR_COLUMNS
+    for column in range(num_columns):
+        position = (column + 0.5) * length / num_columns
         inside = next(
             (n for n, d in enumerate(documents) if d["start"] <= position < d["start"] + d["tokens"]),
             None,

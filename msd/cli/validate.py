@@ -1,6 +1,6 @@
 """`msd validate CONFIG`: would this run? Reads the first rows of every source through its transforms."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,12 +9,16 @@ import typer
 
 from msd.cli import output
 from msd.cli.options import ConfigPath, Json, Overrides, Sets, read_config
+from msd.cli.remarks import is_drawn, mixed_tokenizers, tokenizers_of
 from msd.core.sample import Failure, MetaTable, Outcome, SampleId
-from msd.errors import SourceError
+from msd.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from msd.config import Config
+    from msd.core.index import BlockTable
+    from msd.loader.config import OnErrorConfig
     from msd.loader.loader import SourceLoader
+    from msd.loader.transforms.chain import TransformChain
 
 _MIN_ROWS = 100
 """The rate of failures is taken over at least this many rows, as in a run."""
@@ -25,8 +29,9 @@ class SourceCheck:
     """What the first rows of one source gave."""
 
     name: str
-    rows_per_epoch: int
     weight: float
+    rows_per_epoch: int | None = None
+    """None if the source could not be indexed."""
     rows: int = 0
     outcomes: dict[str, int] = field(default_factory=lambda: {outcome.name.lower(): 0 for outcome in Outcome})
     samples: int = 0
@@ -36,6 +41,8 @@ class SourceCheck:
     vocabulary: int | None = None
     """Ids that the tokenizer gives lie below it; None without a tokenizer."""
     image_token: int | None = None
+    problem: str | None = None
+    """What would stop a run, in one line."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON-able values."""
@@ -49,44 +56,118 @@ def validate(
     sets: Sets = None,
     as_json: Json = False,
 ) -> None:
-    """Check settings, files, tokenizers and functions, then read the first rows of each source."""
-    from msd.build import build_chains, build_loaders, build_orders, build_planner
-    from msd.cli.indexing import indexed
-    from msd.loader.transforms.tokenizer import load_tokenizer
+    """Check settings, files, tokenizers and functions, then read the first rows of each source; every fault is told."""
     from msd.runtime.base import check_supported
 
     config = read_config(config_path, overrides, sets)
     check_supported(config)
-    chains = build_chains(config)
-    orders = build_orders(config, indexed(config))
-    build_planner(config, orders)
-    loaders = build_loaders(config, orders, chains)
-    checks, tokenizers = [], _tokenizers(config)
+    checks, general = _checked(config, rows)
+    remarks = list(_remarks(checks, config))
+    problems = [check.problem for check in checks if check.problem is not None] + general
+    if as_json:
+        told = [check.as_dict() for check in checks]
+        output.print_json({"sources": told, "remarks": remarks, "problems": problems})
+    else:
+        _print(checks)
+        for remark in remarks:
+            output.note(remark)
+    _refuse(checks, general, is_told=as_json)
+    if not as_json:
+        output.stdout().print(f"{config_path} is fine", markup=False, soft_wrap=True)
+
+
+def _refuse(checks: list[SourceCheck], general: list[str], *, is_told: bool) -> None:
+    """Raise the first fault and count the others; the others are notes of their own unless they are told already."""
+    problems = [check.problem for check in checks if check.problem is not None] + general
+    if not problems:
+        return
+    for problem in problems[1:] if not is_told else []:
+        output.note(problem)
+    others = [check.name for check in checks if check.problem is not None][1:]
+    named = f"; also at fault: {', '.join(others[:5])}" if others else ""
+    more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+    raise InputError(f"{problems[0]}{named}{more}")
+
+
+def _checked(config: "Config", num_rows: int) -> tuple[list[SourceCheck], list[str]]:
+    """Return what is found of every source, and faults that belong to none of them."""
+    from msd.build import build_loaders, build_orders, build_planner, check_images
+    from msd.loader.transforms.tokenizer import load_tokenizer
+
+    checks = {name: SourceCheck(name, config.weights[name]) for name in config.sources}
+    chains = _chains(config, checks)
+    tables = _tables(config, checks)
+    general: list[str] = []
+    try:
+        check_images(chains)
+        if len(tables) == len(checks):
+            build_planner(config, build_orders(config, tables))
+    except InputError as error:
+        general.append(str(error))
+    usable = [name for name in config.sources if name in chains and name in tables]
+    if not usable:
+        return list(checks.values()), general
+    some = config if len(usable) == len(checks) else _only(config, usable)
+    loaders = build_loaders(some, build_orders(some, tables), {name: chains[name] for name in usable})
+    tokenizers = tokenizers_of(config)
     try:
         with output.progress_bar() as progress:
-            for name in progress.track(config.sources, description="reading first rows"):
-                check = SourceCheck(name, orders[name].rows_per_epoch, config.weights[name])
+            for name in progress.track(usable, description="reading first rows"):
+                check = checks[name]
                 check.image_token = chains[name].image_token
                 check.vocabulary = load_tokenizer(tokenizers[name]).num_ids if name in tokenizers else None
-                checks.append(_read(check, loaders[name], rows))
+                try:
+                    _read(check, loaders[name], num_rows)
+                    check.problem = _fault(check, config)
+                except InputError as error:
+                    check.problem = str(error)
     finally:
         for loader in loaders.values():
             loader.close()
-    for check in checks:
-        _refuse_unusable(check, config)
-    remarks = list(_remarks(checks, config))
-    if as_json:
-        output.print_json({"sources": [check.as_dict() for check in checks], "remarks": remarks})
-        return
-    _print(checks)
-    for remark in remarks:
-        output.note(remark)
-    output.stdout().print(f"{config_path} is fine", markup=False, soft_wrap=True)
+    return list(checks.values()), general
 
 
-def _read(check: SourceCheck, loader: "SourceLoader", num_rows: int) -> SourceCheck:
+def _only(config: "Config", names: list[str]) -> "Config":
+    """Return the configuration with some of its sources."""
+    gone = {name: None for name in config.sources if name not in names}
+    return config.replace(sources=gone, mixture={"weights": None, "schedule": []}, loaders="auto")
+
+
+def _chains(config: "Config", checks: dict[str, SourceCheck]) -> "dict[str, TransformChain]":
+    from msd.build import build_chain_of
+
+    chains = {}
+    for name in config.sources:
+        try:
+            chains[name] = build_chain_of(config, name)
+        except ConfigError as error:
+            checks[name].problem = str(error)
+    return chains
+
+
+def _tables(config: "Config", checks: dict[str, SourceCheck]) -> "dict[str, BlockTable]":
+    """Return the index of every source that has one: of all at once, and one by one if that fails."""
+    from msd.build import cache_dir
+    from msd.cli.indexing import indexed
+    from msd.sources.index import index_sources
+
+    try:
+        tables = indexed(config)
+    except InputError:
+        tables = {}
+        for name, source in config.sources.items():
+            try:
+                tables |= index_sources({name: source}, cache_dir=cache_dir())
+            except InputError as error:
+                checks[name].problem = str(error)
+    for name, table in tables.items():
+        checks[name].rows_per_epoch = table.num_rows
+    return tables
+
+
+def _read(check: SourceCheck, loader: "SourceLoader", num_rows: int) -> None:
     """Fill in `check` from the first rows of a source, in the order in which a run meets them."""
-    limit = min(num_rows, check.rows_per_epoch)
+    limit = min(num_rows, check.rows_per_epoch or 0)
     while check.rows < limit:
         table = loader.examine(check.rows, limit - check.rows)
         if not table.num_rows:
@@ -99,7 +180,6 @@ def _read(check: SourceCheck, loader: "SourceLoader", num_rows: int) -> SourceCh
         check.failures += table.failures
         tokens = loader.fetch(list(_ids(table))).tokens
         check.largest_id = max(check.largest_id, int(tokens.max(initial=-1)))
-    return check
 
 
 def _ids(table: MetaTable) -> Iterator[SampleId]:
@@ -108,22 +188,53 @@ def _ids(table: MetaTable) -> Iterator[SampleId]:
             yield SampleId(table.source, table.start + row, part)
 
 
-def _refuse_unusable(check: SourceCheck, config: "Config") -> None:
-    """Raise for what would stop a run: no sample survives, or too many rows fail."""
-    failed = check.outcomes["failed"]
-    on_error = config.sources[check.name].on_error
-    if check.weight and check.rows and not check.samples:
+def _fault(check: SourceCheck, config: "Config") -> str | None:
+    """Return what would stop a run: no sample survives, or too many rows fail."""
+    if not is_drawn(config, check.name) or not check.rows:
+        return None
+    if not check.samples:
         counted = ", ".join(f"{number} {outcome}" for outcome, number in check.outcomes.items() if number)
-        raise SourceError(
-            f"sources.{check.name}: none of the first {check.rows} rows gave a sample ({counted}){_first(check)}; "
+        return (
+            f"sources.{check.name}: none of {_span(check)} gave a sample ({counted}){_first(check)}; "
             "change its transforms, or set its weight to 0"
         )
-    allowed = 0.0 if on_error.policy == "raise" else on_error.max_rate
-    if failed / max(_MIN_ROWS, check.rows) > allowed:
-        raise SourceError(
-            f"sources.{check.name}: {failed} of the first {check.rows} rows failed{_first(check)}; repair the data or "
-            f"the transforms, or allow more with on_error.max_rate above {failed / max(_MIN_ROWS, check.rows):.2g}"
+    return _too_many(check, config.sources[check.name].on_error)
+
+
+def _too_many(check: SourceCheck, on_error: "OnErrorConfig") -> str | None:
+    """Return that more rows failed than are allowed, by the rate that a run takes."""
+    failed = check.outcomes["failed"]
+    if failed and on_error.policy == "raise":
+        return (
+            f"sources.{check.name}: {failed} of {_span(check)} failed, and on_error.policy is raise{_first(check)}; "
+            "repair the data or the transforms, or set policy: skip"
         )
+    # A source that was read to its end shows the rate that it will have; a run never judges one over fewer than 100.
+    over = check.rows if _is_whole(check) else max(_MIN_ROWS, check.rows)
+    if failed <= on_error.max_rate * over:
+        return None
+    rate, allowed = _percents(failed / over, on_error.max_rate)
+    of = "" if over == check.rows else f" of the {over} that a rate is taken over"
+    return (
+        f"sources.{check.name}: {failed} of {_span(check)} failed ({rate}{of}), max_rate allows {allowed}"
+        f"{_first(check)}; repair the data or the transforms, or raise on_error.max_rate"
+    )
+
+
+def _is_whole(check: SourceCheck) -> bool:
+    return check.rows == check.rows_per_epoch
+
+
+def _span(check: SourceCheck) -> str:
+    return f"{check.rows} rows" if _is_whole(check) else f"the first {check.rows} rows"
+
+
+def _percents(rate: float, allowed: float) -> tuple[str, str]:
+    """Return two unlike shares as unlike texts."""
+    texts = [[f"{100 * share:.{digits}f}" for share in (rate, allowed)] for digits in range(1, 7)]
+    chosen = next((pair for pair in texts if pair[0] != pair[1]), texts[-1])
+    first, second = (f"{text.rstrip('0').rstrip('.')} %" for text in chosen)
+    return first, second
 
 
 def _first(check: SourceCheck) -> str:
@@ -135,15 +246,12 @@ def _first(check: SourceCheck) -> str:
 
 def _remarks(checks: list[SourceCheck], config: "Config") -> Iterator[str]:
     """Yield what would run but is probably not meant."""
-    tokenizers = _tokenizers(config)
-    if len(set(tokenizers.values())) > 1:
-        named = ", ".join(f"{name}: {path}" for name, path in tokenizers.items())
-        yield f"warning: sources use different tokenizers, so one id means different things ({named})"
+    yield from mixed_tokenizers(config)
     vocabulary = max((check.vocabulary or 0 for check in checks), default=0)
     for check in checks:
-        if not check.rows_per_epoch:
+        if check.rows_per_epoch == 0:
             yield f"warning: {check.name} has no rows; nothing will be drawn from it"
-        elif not check.weight:
+        elif not is_drawn(config, check.name):
             yield f"{check.name} has weight 0: it is indexed but never drawn"
         if vocabulary and check.largest_id >= vocabulary:
             why = " (the image placeholder)" if check.largest_id == check.image_token else ""
@@ -151,37 +259,41 @@ def _remarks(checks: list[SourceCheck], config: "Config") -> Iterator[str]:
                 f"warning: {check.name} has token id {check.largest_id}{why}, but the vocabulary ends at "
                 f"{vocabulary - 1}; the model's embedding needs at least {check.largest_id + 1} rows"
             )
-        if check.failures:
+        if check.failures and check.problem is None:
             yield f"{check.name}: {len(check.failures)} rows failed and would be skipped{_first(check)}"
     images = {check.image_token for check in checks if check.image_token is not None}
     if len(images) > 1:
         yield f"warning: sources use different image placeholders: {', '.join(map(str, sorted(images)))}"
 
 
-def _tokenizers(config: "Config") -> Mapping[str, str]:
-    from msd.loader.transforms.config import TokenizeConfig
-
-    return {
-        name: transform.tokenizer
-        for name, source in config.sources.items()
-        for transform in source.transforms
-        if isinstance(transform, TokenizeConfig)
-    }
-
-
 def _print(checks: list[SourceCheck]) -> None:
-    rows = [
-        (
-            check.name,
-            output.count(check.rows_per_epoch),
-            check.rows,
-            *(check.outcomes[outcome.name.lower()] for outcome in Outcome),
-            check.samples,
-            output.count(check.tokens / check.samples if check.samples else None),
-            "-" if check.vocabulary is None else check.vocabulary,
-            "-" if check.image_token is None else check.image_token,
-        )
-        for check in checks
-    ]
-    columns = ("source", "rows/epoch", "read", "ok", "filtered", "failed", "overflowed", "samples", "mean tokens")
-    output.print_table("first rows of each source", (*columns, "vocabulary", "image id"), rows)
+    shown = [name for name in ("filtered", "failed", "overflowed") if any(check.outcomes[name] for check in checks)]
+    output.print_table(
+        "first rows of each source",
+        ("source", "rows/epoch", "read", *(_WORDS[name] for name in shown), "samples", "mean tokens", ""),
+        [
+            (
+                check.name,
+                output.short(check.rows_per_epoch),
+                output.short(check.rows),
+                *(output.short(check.outcomes[name]) for name in shown),
+                output.short(check.samples),
+                output.short(check.tokens / check.samples if check.samples else None),
+                "fine" if check.problem is None else "at fault",
+            )
+            for check in checks
+        ],
+        caption="filtered, failed, too long: rows that gave no sample" if shown else "",
+    )
+    output.print_table(
+        "token ids",
+        ("source", "vocabulary", "largest id", "image placeholder"),
+        [(check.name, *map(_id, (check.vocabulary, check.largest_id, check.image_token))) for check in checks],
+    )
+
+
+_WORDS = {"filtered": "filtered", "failed": "failed", "overflowed": "too long"}
+
+
+def _id(number: int | None) -> str:
+    return "-" if number is None or number < 0 else str(number)

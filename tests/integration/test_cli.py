@@ -95,6 +95,29 @@ def test_plan_counts_rows_that_give_nothing(config: Path, capsys: pytest.Capture
     assert outlook["sources"]["code"]["undelivered"] == {}
 
 
+def test_no_table_is_wider_than_80_columns_or_breaks_a_number(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in (["plan", str(config), "--steps", "2"], ["index", str(config)], ["validate", str(config)]):
+        assert run(command) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= 80
+        cells = [line.split() for line in lines if line.startswith("descriptions")]
+        assert len(cells) == 2, "a table a source, each in one line"
+
+
+def test_plan_refuses_what_this_release_does_not_run_and_warns_of_mixed_tokenizers(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", str(config), "shadows=2"]) == 2
+    assert "shadows: 0" in capsys.readouterr().err
+    other = "sources.docs.transforms.0.tokenizer=bytes"
+    assert any("different tokenizers" in note for note in told(capsys, "plan", config, other, "--steps", 1)["notes"])
+    assert run(["plan", str(config), other, "--steps", "1"]) == 0
+    assert "different tokenizers" in capsys.readouterr().err
+
+
 def test_tables_name_every_source(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (["plan", str(config), "--steps", "2"], ["index", str(config)], ["validate", str(config)]):
         assert run(command) == 0
@@ -182,6 +205,83 @@ def test_validate_warns_of_different_tokenizers_and_of_ids_outside_the_vocabular
 def test_validate_refuses_what_this_release_does_not_run(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["validate", str(config), "shadows=2"]) == 2
     assert "shadows: 0" in capsys.readouterr().err
+
+
+def write_rows(path: Path, *, good: int, bad: int = 0) -> None:
+    rows = [{"text": f"row {number} of some words"} for number in range(good)] + [{"text": None}] * bad
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def written_config(folder: Path, rates: dict[str, float]) -> Path:
+    sources = {
+        name: {
+            "path": f"{name}.jsonl",
+            "transforms": [{"kind": "tokenize", "tokenizer": "bytes"}],
+            "on_error": {"max_rate": rate},
+        }
+        for name, rate in rates.items()
+    }
+    path = folder / "run.yaml"
+    batch = {"sequence_length": 64, "global_batch_size": 8}
+    path.write_text(json.dumps({"sources": sources, "batch": batch, "mesh": {"dp": 1}, "num_microbatches": 1}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "rate", "says"),
+    [
+        (61, 3, 0.03, "sources.a: 3 of 64 rows failed (4.7 %), max_rate allows 3 %; the first, a.jsonl row 6"),
+        (61, 3, 0.05, None),
+        (100, 0, 0.0, None),
+        (0, 400, 0.99, "sources.a: none of the first 64 rows gave a sample (64 failed); the first, a.jsonl row"),
+    ],
+)
+def test_validate_judges_a_rate_as_the_run_will(
+    good: int, bad: int, rate: float, says: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(tmp_path / "a.jsonl", good=good, bad=bad)
+    assert run(["validate", str(written_config(tmp_path, {"a": rate}))]) == (2 if says else 0)
+    err = capsys.readouterr().err
+    assert says is None or says in err
+
+
+def test_validate_takes_the_rate_of_a_long_source_over_a_hundred_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(tmp_path / "a.jsonl", good=1980, bad=20)
+    config = written_config(tmp_path, {"a": 0.0})
+    failed = told(capsys, "validate", config, "sources.a.on_error.max_rate=1")["sources"][0]["outcomes"]["failed"]
+    assert failed == 1
+    assert run(["validate", str(config)]) == 2
+    assert "1 of the first 64 rows failed (1 % of the 100 that a rate is taken over), max_rate allows 0 %" in (
+        capsys.readouterr().err
+    )
+    assert run(["validate", str(config), "sources.a.on_error.policy=raise"]) == 2
+    assert "1 of the first 64 rows failed, and on_error.policy is raise; the first, a.jsonl" in capsys.readouterr().err
+
+
+def test_validate_tells_every_fault_and_counts_them_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, bad in (("fine", 0), ("rates", 9), ("barren", 0), ("wrong", 0)):
+        write_rows(tmp_path / f"{name}.jsonl", good=40, bad=bad)
+    config = written_config(tmp_path, dict.fromkeys(("fine", "rates", "gone", "barren", "wrong"), 0.01))
+    faults = [
+        "sources.barren.transforms=[{kind: filter, field: text, min_length: 999}]",
+        "sources.wrong.transforms=[{kind: 'msd_no_such_module:f'}]",
+    ]
+    assert run(["validate", str(config), *faults, "--json"]) == 2
+    out, err = capsys.readouterr()
+    problems = json.loads(out)["problems"]
+    assert [problem.partition(":")[0].partition(".transforms")[0] for problem in problems] == [
+        "sources.rates", "sources.gone", "sources.barren", "sources.wrong",
+    ]  # fmt: skip
+    assert err == f"error: {problems[0]}; also at fault: gone, barren, wrong\n"
+    assert run(["validate", str(config), *faults]) == 2
+    out, err = capsys.readouterr()
+    assert out.count("at fault") == 4
+    assert err.count("\nerror: ") == 1
+    assert all(problem in err for problem in problems)
 
 
 def test_demo_shows_shares_near_the_weights_and_leaves_nothing(

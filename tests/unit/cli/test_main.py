@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import msd
 from msd.cli import main, output
 from msd.errors import ConfigError, EngineError, MsdError
 
@@ -62,6 +63,11 @@ def test_an_error_is_one_line_with_its_status(
     assert err.count("\n") == 1
 
 
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"msd {msd.__version__}\n"
+
+
 def test_debug_anywhere_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main, "app", failing(ConfigError("no")))
     with pytest.raises(ConfigError):
@@ -110,3 +116,31 @@ def test_a_table_names_its_columns_and_keeps_brackets(capsys: pytest.CaptureFixt
 )
 def test_sizes_have_binary_units(nbytes: int, text: str) -> None:
     assert output.size(nbytes) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (9_999, "9,999"), (10_000, "10.0k"), (114_688, "115k"), (999_600, "1.00M"), (1_234_567, "1.23M"),
+     (2.5e9, "2.50G"), (3e15, "3000T"), (None, "-")],
+)  # fmt: skip
+def test_a_short_number_keeps_three_digits(number: float | None, text: str) -> None:
+    assert output.short(number) == text
+
+
+def test_a_table_folds_words_and_never_a_number(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    output.print_table(
+        "t", ("source", "rows", "tokens"), [("a_name_that_is_far_too_long", "123,456", "9,876")]
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert any("123,456" in line and "9,876" in line for line in lines)
+
+
+def test_piped_output_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "77")
+    assert output.stdout().width == 77
+    monkeypatch.delenv("COLUMNS")
+    assert output.stdout().width == 160
