@@ -32,7 +32,10 @@ def init(
     from msd.config import parse_config
     from msd.errors import InputError
     from msd.look import look, render_yaml
+    from msd.look.groups import check_exists
 
+    for path in paths:
+        check_exists(path)
     is_printed = str(out) == "-"
     if not is_printed and out.exists() and not force:
         raise InputError(f"{str(out)!r} exists; name another file with --out, or replace it with --force")
@@ -52,14 +55,17 @@ def init(
 
 
 def _print_seen(seen: "Look") -> None:
+    from msd.look import assumptions
+
     rows = [
         (finding.name, finding.format, "; ".join(finding.reasons), finding.num_files, output.size(finding.nbytes))
         for finding in seen.findings
     ]
     output.print_table("what was seen", ("source", "format", "why", "files", "stored"), rows, text_columns=3)
     output.note(f"tokenizer {seen.tokenizer}: {seen.tokenizer_reason}")
-    for reason in seen.left_out:
-        output.note(f"left out: {reason}")
+    for assumed in assumptions(seen):
+        if not assumed.startswith("tokenizer "):
+            output.note(assumed)
 
 
 def _described(seen: "Look") -> dict[str, Any]:
@@ -76,6 +82,8 @@ def _described(seen: "Look") -> dict[str, Any]:
                 "fields": {field.name: str(field) for field in finding.fields},
                 "transforms": list(finding.transforms),
                 "reasons": list(finding.reasons),
+                "warnings": list(finding.warnings),
+                "max_rate": finding.max_rate,
             }
             for finding in seen.findings
         },

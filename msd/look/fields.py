@@ -36,6 +36,11 @@ def fields_of(rows: Sequence[dict[str, Any]]) -> list[Field]:
     return [_field(name, [row[name] for row in rows if row.get(name) is not None]) for name in names]
 
 
+def are_messages(transforms: Sequence[dict[str, Any]]) -> bool:
+    """Whether the transforms render conversations."""
+    return any(transform.get("function") == _MESSAGES_TO_TEXT for transform in transforms)
+
+
 def choose(fields: Sequence[Field], tokenize: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the transforms that make samples of such rows, and why; no transforms when no field will do.
 
@@ -74,7 +79,9 @@ def _text_transforms(fields: Sequence[Field], tokenize: dict[str, Any]) -> tuple
     if messages is not None:
         render = {"kind": "function", "function": _MESSAGES_TO_TEXT, "options": {"field": messages.name}}
         return [render, {**tokenize, "field": "text"}], [
-            f"{messages.name} are rendered as plain turns; put your own chat template in place of the function"
+            f"{messages.name} are rendered as plain turns and every turn is trained on, the user's too; to mask those, "
+            "give prompt and answer fields of their own and tokenize the prompt with trained: false, or put your own "
+            "function in place of this one: it sets input_ids and loss_mask by your model's chat template"
         ]
     if not texts:
         return [], [f"no field holds text or token ids; there are {', '.join(f.name for f in fields) or 'none'}"]

@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -53,7 +54,7 @@ class Place:
                 if facts["type"] == "file"
             }
         else:
-            raise SourceError(f"{self.path!r} does not exist; give a file, folder, glob or URL")
+            raise SourceError(_missing(self.path))
         below = len(PurePosixPath(self.base).parts)
         return {
             path: int(facts.get("size") or 0)
@@ -80,6 +81,16 @@ class Place:
     def is_saved_dataset(self, folder: str) -> bool:
         """Whether `datasets.save_to_disk` wrote the folder."""
         return bool(self._system.exists(f"{folder}/state.json") and self._system.exists(f"{folder}/dataset_info.json"))
+
+
+def check_exists(path: str) -> None:
+    """Raise `SourceError` for a local path that is not there; a URL or glob is for whoever reads it."""
+    if "://" not in path and not glob.has_magic(path) and not os.path.exists(os.path.expanduser(path)):
+        raise SourceError(_missing(path))
+
+
+def _missing(path: str) -> str:
+    return f"{path!r} does not exist; give a file, folder, glob or URL"
 
 
 def groups_below(path: str, left_out: list[str]) -> list[tuple[Place, Group]]:
@@ -152,6 +163,10 @@ def _group(place: Place, folder: str, kind: str, files: list[str], sizes: dict[s
         endings = sorted({_ending(file) for file in files})
         patterns = [f"{place.url(glob.escape(folder))}/{'' if is_flat else '**/'}*{ending}" for ending in endings]
         name = PurePosixPath(folder).name
+        own = PurePosixPath(files[0]).name.partition(".")[0]
+        if kind == "webdataset" and len(files) == 1 and folder == place.base and re.search("[A-Za-z]", own):
+            # Beside other data, an archive that somebody named says more than the folder that all of it lies in.
+            name = own
     return Group(name, kind, reason, folder, tuple(files), sum(sizes[file] for file in files), tuple(patterns))
 
 

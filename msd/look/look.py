@@ -1,17 +1,24 @@
 """Paths in, findings out: which sources there are, in which format, and what would make samples of their rows."""
 
 import json
+import logging
+import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from msd.config import Config, parse_config
-from msd.errors import InputError, SourceError
+from msd.core.sample import Outcome
+from msd.errors import ConfigError, InputError, SourceError
+from msd.loader.transforms.chain import build_chain
 from msd.look import fields, sniff
-from msd.look.groups import Group, Place, groups_below
+from msd.look.groups import Group, Place, check_exists, groups_below
+from msd.sources.base import BadRow
+
+_log = logging.getLogger("msd")
 
 DEFAULT_SEQUENCE_LENGTH = 2048
 _EOS_TOKENS = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>", "<|im_end|>")
@@ -33,6 +40,10 @@ class Finding:
     transforms: tuple[dict[str, Any], ...]
     reasons: tuple[str, ...]
     """Why this format and these fields, a clause each."""
+    max_rate: float | None = None
+    """Rate of failures to allow where rows that were looked at fail; None where none does."""
+    warnings: tuple[str, ...] = ()
+    """What to know before training on it, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,22 +73,33 @@ def init(
         tokenizer: A tokenizer.json, or `bytes`; None looks for one in and above the paths, else takes `bytes`.
         sequence_length: Tokens of a training sequence.
 
+    What was assumed (the tokenizer of bytes, files left out, rows that fail) is told in the log `msd`.
+
     Raises:
         InputError: If a path does not exist, or nothing in it can be read as a source.
     """
     from msd.look.recipe import render_yaml
 
-    text = render_yaml(look(paths, tokenizer), base=None, sequence_length=sequence_length)
+    seen = look(paths, tokenizer)
+    for assumed in assumptions(seen):
+        _log.warning("msd.init: %s", assumed)
+    text = render_yaml(seen, base=None, sequence_length=sequence_length)
     return parse_config(text, base=Path.cwd(), name="msd.init")
+
+
+def assumptions(seen: "Look") -> list[str]:
+    """Return what a user should know of a look, a line each: what was assumed, what was left out, what fails."""
+    told = [f"source {finding.name!r}: {warning}" for finding in seen.findings for warning in finding.warnings]
+    if seen.tokenizer == "bytes":
+        told.insert(0, f"tokenizer bytes: {seen.tokenizer_reason}")
+    return told + [f"left out: {reason}" for reason in seen.left_out]
 
 
 def look(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], tokenizer: str | os.PathLike[str] | None = None
 ) -> Look:
     """Return what is found under `paths`: reads the beginning of one file of each kind, indexes nothing."""
-    asked = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    if not asked:
-        raise InputError("nothing to look at; give at least one file, folder, glob or URL")
+    asked = _asked(paths)
     chosen, reason = _tokenizer(asked, tokenizer)
     tokenize: dict[str, Any] = {"kind": "tokenize", "tokenizer": chosen}
     if chosen == "bytes" or _has_eos(chosen):
@@ -98,6 +120,25 @@ def look(
     return Look(findings=tuple(findings), tokenizer=chosen, tokenizer_reason=reason, left_out=tuple(left_out))
 
 
+def _asked(paths: Any) -> list[str | os.PathLike[str]]:
+    """Return the paths that were asked for; each is there, as far as that can be told at once."""
+    # A DataFrame can be iterated too: over the names of its columns.
+    several = isinstance(paths, list | tuple | set | Iterator)
+    asked = list(paths) if several else [paths]
+    wrong = next((path for path in asked if not isinstance(path, str | os.PathLike)), None)
+    if wrong is not None:
+        kind = f"{type(paths).__name__} with {type(wrong).__name__}" if several else type(wrong).__name__
+        raise ConfigError(
+            f"msd.init looks at files, folders, globs and URLs, got {kind}; for data in memory use "
+            'msd.Config(sources={"name": data}, ...)'
+        )
+    if not asked:
+        raise InputError("nothing to look at; give at least one file, folder, glob or URL")
+    for path in asked:
+        check_exists(os.fspath(path))
+    return asked
+
+
 def _finding(
     found: tuple[Place, Group], tokenize: dict[str, Any], taken: list[str], left_out: list[str]
 ) -> Finding | None:
@@ -105,6 +146,8 @@ def _finding(
     name = _free_name(group, taken)
     reasons = [f"{PurePosixPath(group.files[0]).name} {group.reason}"]
     seen: list[fields.Field] = []
+    warnings: list[str] = []
+    max_rate = None
     if group.format == "text":
         transforms: list[dict[str, Any]] = [{**tokenize, "field": "text"}]
     else:
@@ -113,12 +156,25 @@ def _finding(
         except Exception as error:
             left_out.append(f"{place.url(group.files[0])} cannot be read as {group.format}: {_one_line(error)}")
             return None
-        seen = fields.fields_of(rows)
+        seen = fields.fields_of([row for row in rows if row is not None])
         transforms, why = fields.choose(seen, tokenize)
         reasons += why
         if not transforms:
             left_out.append(f"{place.url(group.root)} ({group.format}): {why[-1]}")
             return None
+        if fields.are_messages(transforms):
+            warnings.append(why[-1])
+        failed, reason = _failing(rows, transforms)
+        if failed == len(rows):
+            left_out.append(f"{place.url(group.root)} ({group.format}): every row looked at fails: {reason}")
+            return None
+        if failed:
+            # Twice what was seen and a little more: a glance at one file is a small sample.
+            max_rate = min(1.0, math.ceil(20 * (2 * failed / len(rows) + 0.05)) / 20)
+            warnings.append(
+                f"{failed} of the {len(rows)} rows looked at fail ({reason}); such rows are skipped and counted, and "
+                f"max_rate {max_rate:g} allows them"
+            )
     return Finding(
         name=name,
         format=group.format,
@@ -128,10 +184,28 @@ def _finding(
         fields=tuple(seen),
         transforms=tuple(transforms),
         reasons=tuple(reasons),
+        max_rate=max_rate,
+        warnings=tuple(warnings),
     )
 
 
-def _rows(place: Place, group: Group) -> list[dict[str, Any]]:
+def _failing(rows: Sequence[dict[str, Any] | None], transforms: list[dict[str, Any]]) -> tuple[int, str]:
+    """Return how many of the rows fail in the transforms as in a run, and the reason of the first."""
+    sources: Any = {"rows": {"rows": [{}], "transforms": transforms}}
+    source = Config(sources=sources).sources["rows"]
+    try:
+        chain = build_chain(
+            "rows", source.transforms, seed=0, sequence_length=DEFAULT_SEQUENCE_LENGTH, overflow="split"
+        )
+    except ConfigError:
+        # What the configuration lacks, such as the id of an image placeholder, is for `msd validate` to name.
+        return 0, ""
+    results = chain.apply(list(enumerate(BadRow("not a JSON object") if row is None else row for row in rows)))
+    reasons = [result.reason for result in results if result.outcome is Outcome.FAILED]
+    return len(reasons), reasons[0] if reasons else ""
+
+
+def _rows(place: Place, group: Group) -> list[dict[str, Any] | None]:
     """Return the first rows of the first file that has any."""
     kind = "arrow" if group.format == "hf" else group.format
     files = [file for file in group.files if group.format != "hf" or file.endswith(".arrow")]

@@ -63,7 +63,7 @@ def render_yaml(seen: Look, *, base: Path | None, sequence_length: int) -> str:
 def _source(finding: Finding, base: Path | None) -> str:
     paths = [_path(path, base) for path in finding.path]
     text = f"  {_flow(finding.name)}:    # {finding.num_files} files, {finding.nbytes:,} bytes\n"
-    for reason in finding.reasons:
+    for reason in dict.fromkeys([*finding.reasons, *finding.warnings]):
         text += f"    # {_comment(reason)}\n"
     if finding.fields:
         described = "; ".join(f"{field.name} ({field})" for field in finding.fields[:12])
@@ -73,6 +73,8 @@ def _source(finding: Finding, base: Path | None) -> str:
     text += "    transforms:\n"
     for transform in finding.transforms:
         text += f"      - {_flow(_with_paths(transform, base))}\n"
+    if finding.max_rate is not None:
+        text += f"    on_error: {{max_rate: {finding.max_rate:g}}}\n"
     return text
 
 

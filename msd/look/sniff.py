@@ -12,7 +12,8 @@ RECORD_FORMATS = ("parquet", "jsonl", "webdataset", "arrow")
 TEXT_SUFFIXES = (".txt", ".md", ".rst", ".py", ".html", ".c", ".h", ".cpp", ".java", ".js", ".ts", ".go", ".rs", ".tex")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
-_NUM_ROWS = 16
+NUM_ROWS = {"parquet": 64, "arrow": 64, "jsonl": 64, "webdataset": 16}
+"""Rows looked at, by format: of tar archives few, since their rows are images more often than not."""
 _PEEK_BYTES = 4096
 _LINE_BYTES = 1 << 22
 
@@ -50,18 +51,18 @@ def format_of(path: str, open_file: Open) -> tuple[str, str]:
     return "", "is of a kind that msd does not read"
 
 
-def first_rows(path: str, format_name: str, open_file: Open) -> list[dict[str, Any]]:
-    """Return up to 16 rows of one file.
+def first_rows(path: str, format_name: str, open_file: Open) -> list[dict[str, Any] | None]:
+    """Return up to `NUM_ROWS` rows of one file; None stands for one that cannot be read as a row.
 
     Raises:
         OSError, ValueError: If the file is not what its format promises.
     """
     if format_name == "parquet":
-        return _parquet_rows(path, open_file)
+        return [*_parquet_rows(path, open_file)]
     if format_name == "arrow":
-        return _arrow_rows(path, open_file)
+        return [*_arrow_rows(path, open_file)]
     if format_name == "webdataset":
-        return _tar_rows(path, open_file)
+        return [*_tar_rows(path, open_file)]
     if format_name == "jsonl":
         return _json_rows(path, open_file)
     return []
@@ -84,7 +85,7 @@ def _parquet_rows(path: str, open_file: Open) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     with open_file(path) as file:
-        for batch in pq.ParquetFile(file).iter_batches(batch_size=_NUM_ROWS):
+        for batch in pq.ParquetFile(file).iter_batches(batch_size=NUM_ROWS["parquet"]):
             rows: list[dict[str, Any]] = batch.to_pylist()
             return rows
     return []
@@ -100,7 +101,7 @@ def _arrow_rows(path: str, open_file: Open) -> list[dict[str, Any]]:
         if is_file and not reader.num_record_batches:
             return []
         batch = reader.get_batch(0) if is_file else next(iter(reader), None)
-        rows: list[dict[str, Any]] = [] if batch is None else batch.slice(0, _NUM_ROWS).to_pylist()
+        rows: list[dict[str, Any]] = [] if batch is None else batch.slice(0, NUM_ROWS["arrow"]).to_pylist()
         return rows
 
 
@@ -113,12 +114,12 @@ def _tar_rows(path: str, open_file: Open) -> list[dict[str, Any]]:
             place = PurePosixPath(member.name)
             key, _, extension = place.name.partition(".")
             row = rows.setdefault(str(place.parent / key), {})
-            if len(rows) > _NUM_ROWS:
+            if len(rows) > NUM_ROWS["webdataset"]:
                 break
             content = archive.extractfile(member)
             assert content is not None
             row[extension.lower()] = _member_value(extension.lower(), content.read())
-    return list(rows.values())[:_NUM_ROWS]
+    return list(rows.values())[: NUM_ROWS["webdataset"]]
 
 
 def _member_value(extension: str, content: bytes) -> Any:
@@ -129,20 +130,20 @@ def _member_value(extension: str, content: bytes) -> Any:
     return content
 
 
-def _json_rows(path: str, open_file: Open) -> list[dict[str, Any]]:
-    rows = []
+def _json_rows(path: str, open_file: Open) -> list[dict[str, Any] | None]:
+    rows: list[dict[str, Any] | None] = []
     with open_file(path) as file, _decompressed(file) as stream:
-        for _ in range(_NUM_ROWS):
+        for _ in range(NUM_ROWS["jsonl"]):
             line = stream.readline(_LINE_BYTES)
             if not line:
                 break
             if line.strip():
                 rows.append(_object(line))
-    return [row for row in rows if row is not None]
+    return rows
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
-    """Return the object of a line, or None: bad lines are for the run to count, not for a first look."""
+    """Return the object of a line, or None if it holds none."""
     try:
         value = json.loads(line)
     except ValueError:

@@ -192,6 +192,26 @@ def test_init_leaves_an_existing_file_alone(
     assert set(msd.load_config(out).sources) == {"docs"}
 
 
+def test_what_init_writes_for_data_with_bad_rows_validates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(tmp_path / "a.jsonl", good=180, bad=20)
+    out = tmp_path / "mine.yaml"
+    rows = (tmp_path / "a.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "a.jsonl").write_text("".join(rows[start] for begin in range(10) for start in range(begin, 200, 10)))
+    assert run(["init", str(tmp_path / "a.jsonl"), "--out", str(out)]) == 0
+    assert "rows looked at fail" in " ".join(capsys.readouterr().err.split())
+    assert run(["validate", str(out)]) == 0
+    assert run(["validate", str(out), "sources.a.on_error.max_rate=0.01"]) == 2
+
+
+def test_init_names_a_missing_path_before_an_existing_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "mine.yaml"
+    out.write_text("precious")
+    assert run(["init", str(tmp_path / "nothere"), "--out", str(out)]) == 2
+    assert "nothere' does not exist" in capsys.readouterr().err
+
+
 def test_validate_warns_of_different_tokenizers_and_of_ids_outside_the_vocabulary(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import json
 import tarfile
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
@@ -16,9 +17,9 @@ from PIL import Image
 
 import msd
 from msd.config import parse_config
-from msd.errors import InputError, SourceError
+from msd.errors import ConfigError, InputError, SourceError
 from msd.loader.transforms.messages import messages_to_text
-from msd.look import init, look, render_yaml
+from msd.look import assumptions, init, look, render_yaml
 
 ROWS = [{"title": f"t{n}", "body": f"a longer text number {n} " * 4, "id": n} for n in range(5)]
 
@@ -191,6 +192,69 @@ def test_remote_data_is_looked_at_through_fsspec() -> None:
     finally:
         files.rm("/look", recursive=True)
     assert plan.report.samples_by_source["web"] > 0
+
+
+def test_rows_that_will_fail_are_allowed_for_with_a_comment_of_what_was_seen(tmp_path: Path) -> None:
+    bad: list[dict] = [{"text": None}, {"other": 1}]
+    (tmp_path / "x.jsonl").write_bytes(lines([{"text": "fine"}] * 17 + bad) + b"not json\n")
+    seen = look(tmp_path / "x.jsonl")
+    (finding,) = seen.findings
+    assert finding.max_rate == 0.35
+    text = render_yaml(seen, base=tmp_path, sequence_length=512)
+    assert "# 3 of the 20 rows looked at fail (WrongType: field 'text' must be text, got NoneType" in text
+    assert parse_config(text, base=tmp_path).sources["x"].on_error.max_rate == 0.35
+    assert any("3 of the 20 rows looked at fail" in line for line in assumptions(seen))
+
+
+def test_what_never_fails_gets_no_rate_and_what_always_fails_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "good").mkdir()
+    (tmp_path / "good" / "x.jsonl").write_bytes(lines([{"text": "fine"}]))
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "y.jsonl").write_bytes(lines([{"messages": [{"role": "user", "content": None}]}]))
+    seen = look(tmp_path)
+    assert [(finding.name, finding.max_rate) for finding in seen.findings] == [("good", None)]
+    assert "every row looked at fails: ValueError: messages[0] has no text" in seen.left_out[0]
+    assert "on_error" not in render_yaml(seen, base=tmp_path, sequence_length=512)
+
+
+def test_chat_data_says_that_user_turns_are_trained_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "x.jsonl").write_bytes(lines([{"messages": [{"role": "user", "content": "hello"}]}]))
+    text = render_yaml(look(tmp_path), base=tmp_path, sequence_length=512)
+    assert text.count("every turn is trained on, the user's too; to mask those") == 1
+    init(tmp_path)
+    assert "every turn is trained on" in caplog.text
+
+
+def test_what_is_assumed_in_python_is_in_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "loose.png").write_bytes(png())
+    init(folder)
+    assert "msd.init: tokenizer bytes: no tokenizer.json lies in or above the data" in caplog.text
+    assert "msd.init: left out: " in caplog.text
+    assert {record.name for record in caplog.records} == {"msd"}
+
+
+def test_an_archive_beside_other_data_is_named_after_its_file(tmp_path: Path) -> None:
+    write_tar(tmp_path / "pics.tar")
+    (tmp_path / "x.jsonl").write_bytes(lines(ROWS))
+    names = {finding.format: finding.name for finding in look(tmp_path).findings}
+    assert names["webdataset"] == "pics"
+    write_tar(tmp_path / "pics2.tar")
+    assert "pics" not in {finding.name for finding in look(tmp_path).findings}
+
+
+def test_what_is_no_path_is_refused_with_how_to_use_it(tmp_path: Path) -> None:
+    table = pd.DataFrame(ROWS)
+    with pytest.raises(ConfigError, match=r'got DataFrame; for data in memory use msd.Config\(sources={"name": data}'):
+        init(table)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="got list with dict"):
+        init(ROWS)  # type: ignore[arg-type]
+    (tmp_path / "x.jsonl").write_bytes(lines(ROWS))
+    assert [finding.name for finding in look(tmp_path.glob("*")).findings] == ["x"]  # type: ignore[arg-type]
+
+
+def test_a_path_that_is_not_there_is_told_before_anything_else(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="'nowhere' does not exist"):
+        look([tmp_path, "nowhere"], tokenizer="neither")
 
 
 def test_what_init_finds_runs(folder: Path) -> None:
