@@ -13,6 +13,11 @@ _MESSAGE_NAMES = ("messages", "conversations", "conversation", "dialog")
 _PROMPT_NAMES = ("prompt", "instruction", "question", "query", "problem")
 _ANSWER_NAMES = ("response", "completion", "answer", "output", "solution", "chosen")
 _MESSAGES_TO_TEXT = "msd.loader.transforms.messages:messages_to_text"
+TURNS_WARNING = (
+    "every turn of a conversation is trained on, the user's too; to mask those, give prompt and answer fields of their "
+    "own and tokenize the prompt with trained: false, or put your own function in place of messages_to_text: it sets "
+    "input_ids and loss_mask by your model's chat template"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +83,7 @@ def _text_transforms(fields: Sequence[Field], tokenize: dict[str, Any]) -> tuple
     messages = _named(fields, "messages", _MESSAGE_NAMES)
     if messages is not None:
         render = {"kind": "function", "function": _MESSAGES_TO_TEXT, "options": {"field": messages.name}}
-        return [render, {**tokenize, "field": "text"}], [
-            f"{messages.name} are rendered as plain turns and every turn is trained on, the user's too; to mask those, "
-            "give prompt and answer fields of their own and tokenize the prompt with trained: false, or put your own "
-            "function in place of this one: it sets input_ids and loss_mask by your model's chat template"
-        ]
+        return [render, {**tokenize, "field": "text"}], [f"{messages.name} are rendered as plain turns"]
     if not texts:
         return [], [f"no field holds text or token ids; there are {', '.join(f.name for f in fields) or 'none'}"]
     named = _named(texts, "text", _TEXT_NAMES)

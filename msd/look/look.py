@@ -163,7 +163,7 @@ def _finding(
             left_out.append(f"{place.url(group.root)} ({group.format}): {why[-1]}")
             return None
         if fields.are_messages(transforms):
-            warnings.append(why[-1])
+            warnings.append(fields.TURNS_WARNING)
         failed, reason = _failing(rows, transforms)
         if failed == len(rows):
             left_out.append(f"{place.url(group.root)} ({group.format}): every row looked at fails: {reason}")

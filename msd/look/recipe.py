@@ -63,7 +63,7 @@ def render_yaml(seen: Look, *, base: Path | None, sequence_length: int) -> str:
 def _source(finding: Finding, base: Path | None) -> str:
     paths = [_path(path, base) for path in finding.path]
     text = f"  {_flow(finding.name)}:    # {finding.num_files} files, {finding.nbytes:,} bytes\n"
-    for reason in dict.fromkeys([*finding.reasons, *finding.warnings]):
+    for reason in (*finding.reasons, *finding.warnings):
         text += f"    # {_comment(reason)}\n"
     if finding.fields:
         described = "; ".join(f"{field.name} ({field})" for field in finding.fields[:12])

@@ -203,9 +203,7 @@ def test_what_init_writes_for_data_with_bad_rows_validates(tmp_path: Path, capsy
     assert run(["validate", str(out), "sources.a.on_error.max_rate=0.01"]) == 2
 
 
-def test_init_names_a_missing_path_before_an_existing_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_names_a_missing_path_before_an_existing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "mine.yaml"
     out.write_text("precious")
     assert run(["init", str(tmp_path / "nothere"), "--out", str(out)]) == 2

@@ -220,9 +220,9 @@ def test_what_never_fails_gets_no_rate_and_what_always_fails_is_left_out(tmp_pat
 def test_chat_data_says_that_user_turns_are_trained_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "x.jsonl").write_bytes(lines([{"messages": [{"role": "user", "content": "hello"}]}]))
     text = render_yaml(look(tmp_path), base=tmp_path, sequence_length=512)
-    assert text.count("every turn is trained on, the user's too; to mask those") == 1
+    assert text.count("every turn of a conversation is trained on, the user's too; to mask those") == 1
     init(tmp_path)
-    assert "every turn is trained on" in caplog.text
+    assert "every turn of a conversation is trained on" in caplog.text
 
 
 def test_what_is_assumed_in_python_is_in_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
