@@ -34,6 +34,7 @@ class SourceLoader:
         chain: TransformChain,
         total_ordinals: int | None,
         buffer_bytes: int = 64 << 20,
+        read_bytes: int | None = None,
     ) -> None:
         """Make a loader that holds nothing yet.
 
@@ -42,14 +43,15 @@ class SourceLoader:
             reader: Of the same source; the loader closes it.
             chain: Its transforms.
             total_ordinals: Ordinals in all, or None if the source repeats for ever.
-            buffer_bytes: Payload held at most; raw rows read ahead take up to a quarter as much again.
+            buffer_bytes: Payload held at most.
+            read_bytes: Raw rows read ahead at most, besides; None is a quarter of `buffer_bytes`.
         """
         self.source = order.source
         self._order = order
         self._reader = reader
         self._chain = chain
         self._total = total_ordinals if order.rows_per_epoch else 0
-        self._rows = RowReader(order, reader, read_bytes=buffer_bytes // 4)
+        self._rows = RowReader(order, reader, read_bytes=buffer_bytes // 4 if read_bytes is None else read_bytes)
         self._buffer = PayloadBuffer(buffer_bytes)
         self._tally = Tally()
 

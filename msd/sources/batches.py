@@ -36,6 +36,11 @@ class UnitRows:
         self._held_block = -1
         self._held: Any = None
 
+    def is_single(self, block: int) -> bool:
+        """Return whether a block is all of its unit."""
+        first, after = self._first_B[block], block + 1
+        return bool(first == block and (after == self._blocks.num_blocks or self._first_B[after] == after))
+
     def table(self, block: int) -> Any:
         """Return the rows of a block as an Arrow table; fewer than the index says if the unit ends early."""
         if block == self._held_block:
@@ -73,7 +78,11 @@ def unit_reader(source: str, blocks: BlockTable, units: UnitRows, files: OpenFil
             table = units.table(block)
         if table is None or table.num_rows < blocks.num_rows_B[block]:
             raise changed(shard, f"a block of {blocks.num_rows_B[block]} rows is shorter")
-        return rows_of(table, row_N)
+        rows = rows_of(table, row_N)
+        if units.is_single(block):
+            # Nothing goes on from here, and what is decoded would stay in memory for every source that was read.
+            units.close()
+        return rows
 
     def close() -> None:
         units.close()

@@ -29,6 +29,9 @@ _hosts: dict[str, "LoaderHost"] = {}
 _Request: TypeAlias = tuple[str, int, int, int]
 """(source, partition, start, num_rows)"""
 
+READ_BYTES = 64 << 20
+"""Raw rows that the loaders of one host hold ahead together. Less means that blocks are decoded more often."""
+
 TICK_S = 0.05
 """An `advance` that has nothing to tell waits this long for something."""
 
@@ -84,10 +87,14 @@ class LoaderHost:
         key = (source, partition)
         with self._adding:
             if key not in self._loaders:
-                share = max(4 << 20, self._buffer_bytes // max(1, len(self._config.sources)))
+                num_sources = max(1, len(self._config.sources))
                 self._locks[key] = asyncio.Lock()
                 self._loaders[key] = build_loader(
-                    self._config, self._orders[source], self._chains[source], buffer_bytes=share
+                    self._config,
+                    self._orders[source],
+                    self._chains[source],
+                    buffer_bytes=max(4 << 20, self._buffer_bytes // num_sources),
+                    read_bytes=READ_BYTES // num_sources,
                 )
                 self._partitions.setdefault(source, []).append(partition)
             return self._loaders[key]
