@@ -1,11 +1,13 @@
 """Where a run's processes come from: a cluster of our own, or a scheduler that is there already."""
 
+import asyncio
 import contextlib
 import logging
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +15,8 @@ from typing import IO, Any
 
 import dask
 from distributed import Client, LocalCluster
+from distributed.core import rpc
+from distributed.security import Security
 
 from msd.errors import ConfigError, DeadlineError, EngineError
 from msd.runtime.dask.settings import as_set, worker_environment
@@ -129,19 +133,34 @@ def connect(address: str, *, deadline_s: float) -> Client:
     Raises:
         ConfigError: If nothing answers there.
     """
+    timeout_s = min(CONNECT_S, deadline_s)
+    # A client waits for ever for something that listens there and is no scheduler; on a thread of its own, since a
+    # notebook's has a loop that runs.
+    with ThreadPoolExecutor(1, thread_name_prefix="msd-probe") as probing:
+        reason = probing.submit(asyncio.run, _why_not(address, timeout_s)).result()
+    if reason is not None:
+        raise ConfigError(
+            f"no Dask scheduler answers at {address!r} ({reason}); start one with `dask scheduler`, or leave "
+            "runtime.scheduler out to have a cluster of the run's own"
+        )
     with dask.config.set(as_set()):
-        try:
-            timeout_s = min(CONNECT_S, deadline_s)
-            client = Client(address, direct_to_workers=True, set_as_default=False, timeout=timeout_s, name="msd")
-        except (OSError, TimeoutError, ValueError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ConfigError(
-                f"no Dask scheduler answers at {address!r} ({reason}); start one with `dask scheduler`, or leave "
-                "runtime.scheduler out to have a cluster of the run's own"
-            ) from None
+        client = Client(address, direct_to_workers=True, set_as_default=False, timeout=timeout_s, name="msd")
     # A worker that just died refuses connections, and so long would a call to it try again.
     client.rpc.timeout = RETRY_S
     return client
+
+
+async def _why_not(address: str, timeout_s: float) -> str | None:
+    """Return why no scheduler can be reached at an address, None if one can."""
+    try:
+        connection = Security().get_connection_args("client")
+        async with rpc(address, timeout=timeout_s, connection_args=connection) as asked:
+            kind: str = (await asyncio.wait_for(asked.identity(), timeout_s + 1.0))["type"]
+    except TimeoutError:
+        return "something listens there that does not answer as Dask does"
+    except Exception as error:
+        return str(error).partition("\n")[0] or type(error).__name__
+    return None if kind == "Scheduler" else f"it is the address of a {kind.lower()}"
 
 
 def members(client: Client, *, at_least: int, deadline_s: float, cluster: EmbeddedCluster | None) -> list[Member]:
