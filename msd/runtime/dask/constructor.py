@@ -65,6 +65,7 @@ class ConstructorActor:
         self._generation = 0
         self._first_step = 0
         self._position = "{}"
+        self._progress = self._state_after = ""
         self._waits_for = "the first plan"
         self._asked: dict[int, tuple[int, int]] = {}
         self._sessions: dict[int, int] = {}
@@ -248,7 +249,10 @@ class ConstructorActor:
             batch = self._shelf.batch(self._generation, step, rank)
             if batch is None:
                 return None
-            self._encoded[key] = encode(replace(batch, progress=self._state(json.loads(batch.progress))))
+            # All ranks stand at the same position after a step: with hundreds of sources it costs to write it down.
+            if batch.progress != self._progress:
+                self._progress, self._state_after = batch.progress, self._state(json.loads(batch.progress))
+            self._encoded[key] = encode(replace(batch, progress=self._state_after))
         return self._encoded[key]
 
     def _note_asked(self, rank: int, session: int, generation: int, step: int) -> None:

@@ -29,7 +29,7 @@ _hosts: dict[str, "LoaderHost"] = {}
 _Request: TypeAlias = tuple[str, int, int, int]
 """(source, partition, start, num_rows)"""
 
-READ_BYTES = 64 << 20
+READ_BYTES = 32 << 20
 """Raw rows that the loaders of one host hold ahead together. Less means that blocks are decoded more often."""
 
 TICK_S = 0.05
