@@ -5,10 +5,9 @@ in a process of their own that serves all ranks, take turns, and the medians of 
 
     python perf/bench_local.py [--sources 8] [--steps 30] [--repeats 3] [--json]
 
-The plain pattern is what people write first: an `IterableDataset` per source with a shuffle buffer, a weighted random
-draw, and a collate function that packs greedily; one `DataLoader` a rank, each reading its share of the row groups.
-It is measured twice: `plain` takes rows as Python values (`to_pylist`), `views` is the same with zero-copy views of the
-columns. Neither has worker processes, whose copies between processes would come on top.
+The plain pattern is that of `plain.py`, one `DataLoader` a rank. It is measured twice: `plain` takes rows as Python
+values (`to_pylist`), `views` is the same with zero-copy views of the columns. Neither has worker processes, whose
+copies between processes would come on top.
 """
 
 import argparse
@@ -20,7 +19,6 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +33,6 @@ MICROBATCHES = 4
 SEQUENCES = 64
 LENGTH = 4096
 ROWS_PER_GROUP = 50
-SHUFFLE_BUFFER = 100
 WARM_UP = 3
 MIB = 1 << 20
 
@@ -63,14 +60,14 @@ def main() -> None:
     print(json.dumps(report, indent=1) if arguments.json else _table(report))
 
 
-def make_rows(folder: Path, sources: int, rows: int) -> None:
+def make_rows(folder: Path, sources: int, rows: int, *, rows_per_group: int = ROWS_PER_GROUP) -> None:
     """Write Parquet files of token ids with log-normal lengths, one file a source."""
     draw = np.random.default_rng(17)
     for source in range(sources):
         length_S = np.clip(draw.lognormal(5.5, 1.0, rows), 8, LENGTH).astype(np.int64)
         offsets = np.concatenate([[0], np.cumsum(length_S)]).astype(np.int32)
         ids = pa.ListArray.from_arrays(offsets, draw.integers(0, 32_000, offsets[-1], dtype=np.int32))
-        pq.write_table(pa.table({"ids": ids}), folder / f"source_{source}.parquet", row_group_size=ROWS_PER_GROUP)
+        pq.write_table(pa.table({"ids": ids}), folder / f"source_{source}.parquet", row_group_size=rows_per_group)
 
 
 def run_msd(folder: Path, sources: int, steps: int) -> dict[str, float]:
@@ -96,90 +93,18 @@ def run_msd(folder: Path, sources: int, steps: int) -> dict[str, float]:
         return _take(loaders, steps, baseline, started, lambda batch: (len(batch.sample_ids), _real(batch)))
 
 
-def rows_as_values(file: pq.ParquetFile, group: int) -> Iterator[np.ndarray]:
-    """Yield the rows of a row group by way of Python values."""
-    for batch in file.iter_batches(32, row_groups=[group]):
-        for row in batch.to_pylist():
-            yield np.array(row["ids"])
-
-
-def rows_as_views(file: pq.ParquetFile, group: int) -> Iterator[np.ndarray]:
-    """Yield the rows of a row group as views of its column."""
-    for ids in file.read_row_group(group)["ids"]:
-        yield ids.values.to_numpy()
-
-
-def run_plain(folder: Path, sources: int, steps: int, rows_of: Any = rows_as_values) -> dict[str, float]:
+def run_plain(folder: Path, sources: int, steps: int, rows: str = "rows_as_values") -> dict[str, float]:
     """Take steps of every rank from plain PyTorch loaders."""
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-    import torch
-    from torch.utils.data import DataLoader, IterableDataset
-
-    class Source(IterableDataset):  # type: ignore[type-arg]
-        def __init__(self, path: Path, rank: int) -> None:
-            self.path, self.rank = path, rank
-
-        def __iter__(self) -> Iterator[np.ndarray]:
-            draw, epoch = np.random.default_rng(self.rank), 0
-            while True:
-                file, buffer = pq.ParquetFile(self.path), []
-                for group in draw.permutation(np.arange(self.rank % file.num_row_groups, file.num_row_groups, RANKS)):
-                    for ids in rows_of(file, int(group)):
-                        buffer.append(ids)
-                        if len(buffer) >= SHUFFLE_BUFFER:
-                            place = int(draw.integers(len(buffer)))
-                            buffer[place], buffer[-1] = buffer[-1], buffer[place]
-                            yield buffer.pop()
-                draw.shuffle(buffer)
-                yield from buffer
-                epoch += 1
-
-    class Mixture(IterableDataset):  # type: ignore[type-arg]
-        def __init__(self, rank: int) -> None:
-            self.rank = rank
-
-        def __iter__(self) -> Iterator[np.ndarray]:
-            draw = np.random.default_rng(1000 + self.rank)
-            weights = np.array([1 + place % 3 for place in range(sources)], dtype=float)
-            streams = [iter(Source(folder / f"source_{source}.parquet", self.rank)) for source in range(sources)]
-            while True:
-                yield next(streams[draw.choice(sources, p=weights / weights.sum())])
-
-    def packed(samples: Iterator[np.ndarray]) -> Iterator[dict[str, Any]]:
-        """Greedy packing: a sequence is closed by the first sample that does not fit."""
-        waiting: list[np.ndarray] = []
-        while True:
-            room, documents = LENGTH, []
-            while True:
-                sample = waiting.pop() if waiting else next(samples)
-                if len(sample) > room:
-                    waiting.append(sample)
-                    break
-                documents.append(sample)
-                room -= len(sample)
-            yield collate(documents, room)
-
-    def collate(documents: list[np.ndarray], room: int) -> dict[str, Any]:
-        lengths = [len(document) for document in documents]
-        tail = np.zeros(room, dtype=np.int64)
-        nothing = np.full(room, -100, dtype=np.int64)
-        labels = [np.append(document[1:], -100) for document in documents]
-        return {
-            "input_ids": torch.from_numpy(np.concatenate([*documents, tail]).astype(np.int64)),
-            "labels": torch.from_numpy(np.concatenate([*labels, nothing]).astype(np.int64)),
-            "position_ids": torch.from_numpy(np.concatenate([*(np.arange(n) for n in lengths), tail])),
-            "segment_ids": torch.from_numpy(np.repeat(np.arange(len(lengths) + 1), [*lengths, room])),
-            "cu_seqlens": torch.from_numpy(np.cumsum([0, *lengths]).astype(np.int32)),
-            "num_samples": len(documents),
-        }
-
-    def step_of(rank: int) -> Iterator[list[dict[str, Any]]]:
-        sequences = packed(iter(DataLoader(Mixture(rank), batch_size=None, num_workers=0)))
-        while True:
-            yield [next(sequences) for _ in range(SEQUENCES // RANKS)]
+    import plain
 
     baseline, started = _pss(), time.perf_counter()
-    loaders = [step_of(rank) for rank in range(RANKS)]
+    paths = [folder / f"source_{source}.parquet" for source in range(sources)]
+    weights = np.array([1 + place % 3 for place in range(sources)], dtype=float)
+    mixtures = [
+        plain.Mixture(paths, weights, rank, RANKS, LENGTH, rows_of=getattr(plain, rows)) for rank in range(RANKS)
+    ]
+    loaders = [plain.steps_of(mixture, SEQUENCES // RANKS) for mixture in mixtures]
     return _take(
         loaders,
         steps,
@@ -189,7 +114,7 @@ def run_plain(folder: Path, sources: int, steps: int, rows_of: Any = rows_as_val
     )
 
 
-_SIDES = {"msd": run_msd, "plain": run_plain, "views": partial(run_plain, rows_of=rows_as_views)}
+_SIDES = {"msd": run_msd, "plain": run_plain, "views": partial(run_plain, rows="rows_as_views")}
 _COMPARED = ("cpu_ms_per_sample", "own_mib", "first_batch_s")
 
 
