@@ -7,6 +7,7 @@ What happens every step goes through two calls a host: `advance` (examine these 
 import asyncio
 import contextlib
 import os
+import resource
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,8 @@ _Request: TypeAlias = tuple[str, int, int, int]
 
 READ_BYTES = 32 << 20
 """Raw rows that the loaders of one host hold ahead together. Less means that blocks are decoded more often."""
+
+MOST_FILES = 65_536
 
 TICK_S = 0.05
 """An `advance` that has nothing to tell waits this long for something."""
@@ -80,6 +83,7 @@ class LoaderHost:
         self._news: asyncio.Event | None = None
         self._term = 0
         _hosts[run] = self
+        _allow_files()
         close_when_released(self)
 
     def add(self, source: str, partition: int) -> SourceLoader:
@@ -237,3 +241,11 @@ def added(first: Any, second: Any) -> Any:
     if isinstance(second, dict):
         return {key: added(first.get(key), second.get(key)) for key in {**first, **second}}
     return first + second
+
+
+def _allow_files() -> None:
+    """Let this process open as many files as the system allows it: a reader holds a few, and sources are many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
