@@ -22,6 +22,14 @@ CHECK_S = 2.0
 """A run that failed ends the command within this."""
 
 
+def _print_dask_config(is_wanted: bool) -> None:
+    if is_wanted:
+        from msd.runtime.dask.settings import as_yaml
+
+        print(as_yaml())
+        raise typer.Exit
+
+
 def serve(
     config_path: ConfigPath,
     overrides: Overrides = None,
@@ -32,8 +40,23 @@ def serve(
     scheduler: Annotated[
         str | None, typer.Option(help="Address of a running Dask scheduler.", show_default=False)
     ] = None,
-    host: Annotated[str, typer.Option(help="Where constructors listen for ranks.")] = "127.0.0.1",
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="Where constructors listen for ranks; else each at the address of its Dask worker.",
+            show_default=False,
+        ),
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="First port to listen at; 0 takes any.")] = 0,
+    dask_config: Annotated[
+        bool,
+        typer.Option(
+            "--dask-config",
+            is_eager=True,
+            callback=_print_dask_config,
+            help="Print the Dask settings that schedulers and workers started by other means need, and exit.",
+        ),
+    ] = False,
     sets: Sets = None,
     as_json: Json = False,
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import re
 import subprocess
 import sys
 import tempfile
@@ -189,4 +190,9 @@ def members(client: Client, *, at_least: int, deadline_s: float, cluster: Embedd
 def _members(client: Client) -> list[Member]:
     workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
     found = [Member(str(info["name"]), address, str(info["host"])) for address, info in workers.items()]
-    return sorted(found, key=lambda member: member.name)
+    return sorted(found, key=lambda member: _numbered(member.name))
+
+
+def _numbered(name: str) -> list[tuple[int, str]]:
+    """Return what sorts `msd-control-2` before `msd-control-10`."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

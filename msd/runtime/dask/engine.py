@@ -43,7 +43,7 @@ class DaskEngine:
         self,
         config: PipelineConfig,
         *,
-        listen: tuple[str, int] = ("127.0.0.1", 0),
+        listen: tuple[str | None, int] = (None, 0),
         token: str | None = None,
         on_index_progress: Callable[[IndexProgress], None] | None = None,
     ) -> None:
@@ -51,7 +51,9 @@ class DaskEngine:
 
         Args:
             config: The run.
-            listen: Where constructors listen for ranks, besides the socket on their own host.
+            listen: Where constructors listen for ranks, besides the socket on their own host: address and first port.
+                None is the address at which the constructor's Dask worker listens, which is loopback on a cluster of
+                the run's own; port 0 takes any.
             token: What ranks must present; made up if None. It is part of `address`.
             on_index_progress: Called as shards are indexed.
 
@@ -218,10 +220,13 @@ class DaskEngine:
             for partition, host in enumerate(names)
         }
         served = self._served(len(control))
+        # Runs of ranks go to constructing workers in the order of their names: where workers are numbered as the
+        # trainer's nodes are, each node's ranks find their constructor on their own host.
+        at = {name: control[number * len(control) // len(served)] for number, name in enumerate(served)}
         self._constructors = {
             name: self._actor(
-                ConstructorActor, name, control[number % len(control)], self._run, name, config, ranks,
-                self._identity, self._link(name, number),
+                ConstructorActor, name, at[name], self._run, name, config, ranks, self._identity,
+                self._link(at[name], number),
             )
             for number, (name, ranks) in enumerate(served.items())
         }  # fmt: skip
@@ -260,13 +265,13 @@ class DaskEngine:
             return max(1, min(num_hosts, self.orders[source].windows_per_epoch))
         return chosen
 
-    def _link(self, name: str, number: int) -> dict[str, Any]:
+    def _link(self, member: Member, number: int) -> dict[str, Any]:
         host, port = self._listen
         return {
             "token": self._token,
             "version": msd.__version__,
             "unix": _socket_path(f"msd-{self._run}-{number}.sock"),
-            "host": host,
+            "host": member.host if host is None else host,
             "port": port + number if port else 0,
         }
 

@@ -16,12 +16,14 @@ _QUIET = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED"
 class Program:
     """One running program and all that it started."""
 
-    def __init__(self, command: Sequence[str], folder: Path, name: str, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], folder: Path, name: str, env: Mapping[str, str], prefix: Sequence[str]
+    ) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *command],
+                [*prefix, sys.executable, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -75,8 +77,11 @@ class Start:
         self.folder = folder
         self.started: list[Program] = []
 
-    def __call__(self, name: str, *command: object, env: Mapping[str, str] | None = None) -> Program:
-        program = Program([str(word) for word in command], self.folder, name, env or {})
+    def __call__(
+        self, name: str, *command: object, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
+    ) -> Program:
+        """Start one; `prefix` is a program that starts it elsewhere."""
+        program = Program([str(word) for word in command], self.folder, name, env or {}, prefix)
         self.started.append(program)
         return program
 
