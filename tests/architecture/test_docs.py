@@ -147,7 +147,7 @@ def test_the_command_page_has_every_command_with_its_options():
     assert list(chunks) == [f"msd {name}" for name in commands]
     for name, command in commands.items():
         options = {option.opts[0] for option in command.params if option.opts[0].startswith("--")}
-        written = set(re.findall(r"^\| `(--\w+)", chunks[f"msd {name}"], flags=re.MULTILINE))
+        written = set(re.findall(r"^\| `(--[\w-]+)", chunks[f"msd {name}"], flags=re.MULTILINE))
         assert written == options - {"--help"}, name
 
 
@@ -166,3 +166,23 @@ def test_every_python_block_runs_as_written(page, tmp_path, tiny_corpus, monkeyp
     for line, text in blocks(page, "python"):
         # Padded with empty lines, so that a traceback names the line of the page.
         exec(compile("\n" * (line - 1) + text, str(page), "exec"), names)
+
+
+def test_the_python_page_names_every_public_thing_and_every_key_an_engine_tells():
+    import msd
+
+    text = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `msd\.(\w+)`", text, flags=re.MULTILINE)) == set(msd.__all__)
+    rows = [{"text": f"row {number}"} for number in range(40)]
+    config = msd.Config(
+        sources={"table": {"rows": rows, "transforms": [{"kind": "tokenize", "tokenizer": "bytes"}]}},
+        batch={"sequence_length": 64, "global_batch_size": 1},
+        mesh={"dp": 1},
+        num_microbatches=1,
+        runtime={"kind": "local"},
+    )
+    with msd.start(config) as engine:
+        next(engine.client(rank=0))
+        stats, (document, *_) = engine.stats(), engine.which(0)
+    named = set(re.findall(r"`(\w+)`", text))
+    assert {*stats, *stats["sources"]["table"], *document} <= named
