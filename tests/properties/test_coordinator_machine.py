@@ -150,11 +150,15 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def a_rank_takes_or_comes(self, rank):
         self._take_or_come(rank)
 
-    @rule(rounds=st.integers(1, 6), ranks=st.sets(st.sampled_from(sorted(CONSTRUCTOR_OF)), min_size=1))
-    def some_run_on(self, rounds, ranks):
+    @rule(
+        backwards=st.booleans(),
+        rounds=st.integers(1, 6),
+        ranks=st.sets(st.sampled_from(sorted(CONSTRUCTOR_OF)), min_size=1),
+    )
+    def some_run_on(self, backwards, rounds, ranks):
         for _ in range(rounds):
             for rank in sorted(ranks):
-                self.all_arrives()
+                self._all_arrives(backwards)
                 self._take_or_come(rank)
 
     def _take_or_come(self, rank) -> None:
@@ -208,11 +212,14 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self._note(self.coordinator.load(0, self.sessions[0], state))
         assert self.coordinator.generations.generation == generation + 1
 
-    @rule()
-    def all_arrives(self):
+    @rule(backwards=st.booleans())
+    def all_arrives(self, backwards):
         """When nothing is under way any more, every rank that may go on has its step, or knows of the end."""
+        self._all_arrives(backwards)
+
+    def _all_arrives(self, backwards) -> None:
         while self.under_way:
-            self._arrive(self.under_way.pop(0))
+            self._arrive(self.under_way.pop(-1 if backwards else 0))
         if not self.sessions:
             return
         slowest = min(self.next_step[rank] for rank in self.sessions)
@@ -222,6 +229,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 assert is_asked, (rank, self.next_step[rank], slowest, self.coordinator.waits_for)
                 owners = self.shelves[CONSTRUCTOR_OF[rank]].needed(self.next_step[rank])
                 assert {host for host, _ in owners} <= self.alive
+        for name, shelf in self.shelves.items():
+            standing = [self.next_step[rank] for rank in RANKS[name] if rank in self.sessions]
+            if standing and shelf.held_steps:
+                assert shelf.held_steps[0] >= min(standing) - 1, "what all ranks have taken is still held"
 
     @invariant()
     def ranks_stand_where_they_are_known_to_stand(self):
