@@ -129,6 +129,11 @@ def train(config: msd.Config, *, steps: int, lr: float = 3e-3, checkpoint: Path 
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.01)
     saved = torch.load(checkpoint, weights_only=True) if checkpoint and checkpoint.exists() else None
     first = saved["step"] if saved else 0
+    if saved and first >= steps:
+        print(
+            f"{checkpoint} stands at step {first}: nothing is left of {steps} steps; raise --steps to go on", flush=True
+        )
+        return []
     losses = []
     with msd.start(config) as engine:
         num_ranks, left = engine.mesh.world_size, max(0, steps - first)

@@ -57,6 +57,11 @@ class TorchBatch:
     markers: list[BatchMarker] = field(default_factory=list)
     """Where to receive the microbatches from, when a broadcast axis says that another rank fetches them."""
 
+    def __repr__(self) -> str:
+        rows = f"{len(self.microbatches)} microbatches" if not self.markers else f"{len(self.markers)} markers"
+        documents = f"{len(self.sample_ids)} documents, {self.num_valid_tokens} labelled tokens"
+        return f"<TorchBatch step={self.step} rank={self.rank}: {rows}, {documents}>"
+
     @classmethod
     def of(cls, batch: RankBatch) -> "TorchBatch":
         """Return a rank batch as tensors; float and boundary arrays are shared with it, not copied."""

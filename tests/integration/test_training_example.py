@@ -30,13 +30,15 @@ def test_the_loss_falls(config):
     assert np.mean(losses[-4:]) < np.mean(losses[:3]) - 1.0
 
 
-def test_a_resumed_run_goes_on_as_if_nothing_had_happened(config, tmp_path):
+def test_a_resumed_run_goes_on_as_if_nothing_had_happened(config, tmp_path, capsys):
     example = load_example()
     undisturbed = example.train(config, steps=6)
     first = example.train(config, steps=3, checkpoint=tmp_path / "small.pt")
     second = example.train(config, steps=6, checkpoint=tmp_path / "small.pt")
     assert first + second == undisturbed
+    capsys.readouterr()
     assert example.train(config, steps=6, checkpoint=tmp_path / "small.pt") == []
+    assert "small.pt stands at step 6: nothing is left of 6 steps; raise --steps to go on" in capsys.readouterr().out
 
 
 def test_the_mesh_does_not_change_what_is_learned(config):

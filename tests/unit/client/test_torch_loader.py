@@ -129,6 +129,8 @@ def test_it_works_inside_the_loader_of_torch(engine):
     batches = list(outer)
     assert [batch.step for batch in batches] == [0, 1, 2]
     assert isinstance(batches[0], TorchBatch)
+    assert repr(batches[0]).startswith("<TorchBatch step=0 rank=")
+    assert "tensor" not in repr(batches[0])
 
 
 def test_worker_processes_are_refused_with_the_way_out(engine):
