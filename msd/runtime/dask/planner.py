@@ -1,6 +1,7 @@
 """The planner actor: hosts the coordinator, carries its commands to hosts and constructors, brings back events."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -29,6 +30,9 @@ _T = TypeVar("_T")
 
 DEPTH = 4
 """Steps planned from the one that the slowest rank asks for: it has one, two are prefetched, one is being made."""
+
+SETTLE_S = 5.0
+"""A load waits this long at most until every constructor has heard of it."""
 
 SILENCE_S = 10.0
 """A host answers `advance` within a fraction of a second; after this its answer is taken for lost."""
@@ -121,6 +125,11 @@ class PlannerActor:
 
         answer, commands = await self._decide(load)
         self._send(commands)
+        if any(isinstance(command, Rewind) for command in commands):
+            # Whoever loads may then tell other ranks to go on: by then they must not use what they fetched before.
+            settling = asyncio.gather(*(self._outboxes[name].settled() for name in self._constructors))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(settling, min(SETTLE_S, self._deadline_s / 2))
         return answer
 
     async def report(self, constructor: str, generation: int, asked: Sequence[Sequence[int]], held_bytes: int) -> None:
@@ -319,6 +328,7 @@ class PlannerActor:
             await outbox.wait()
             orders, _ = outbox.drain()
             await call(self._worker, self._constructors[name], "perform", orders, deadline_s=self._deadline_s)
+            outbox.note_done(len(orders))
 
     def _lost(self, address: str) -> None:
         """Hear of a lost worker from the scheduler, sooner than from a call that fails."""
@@ -360,13 +370,29 @@ class _Outbox:
         self._items: list[Any] = []
         self.releases: dict[str, int] = {}
         self._has_items = asyncio.Event()
+        self._num_put = 0
+        self._num_done = 0
+        self._progress = asyncio.Event()
 
     def put(self, item: Any) -> None:
+        self._num_put += 1
         self._items.append(item)
         self._has_items.set()
 
     async def wait(self) -> None:
         await self._has_items.wait()
+
+    def note_done(self, count: int) -> None:
+        """Note that so many more items were carried out there."""
+        self._num_done += count
+        self._progress.set()
+
+    async def settled(self) -> None:
+        """Wait until all that was put so far is carried out."""
+        wanted = self._num_put
+        while self._num_done < wanted:
+            self._progress.clear()
+            await self._progress.wait()
 
     def restore(self, releases: dict[str, int]) -> None:
         """Put back what may not have arrived."""

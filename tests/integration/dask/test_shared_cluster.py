@@ -1,0 +1,75 @@
+"""Runs on a cluster that was there before: loads on every rank, two runs side by side, rows from memory."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import msd
+from msd.runtime.dask.cluster import EmbeddedCluster
+from msd.testing import scenarios
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(["msd-control-0", "msd-control-1", "msd-loader-0", "msd-loader-1"]) as cluster:
+        yield cluster
+
+
+def config(cluster: EmbeddedCluster, **changes: Any) -> msd.Config:
+    runtime = {"kind": "dask", "scheduler": cluster.address, "workers": 2, "deadline_s": 30}
+    return scenarios.text(runtime=runtime, **changes)
+
+
+def test_every_rank_may_load_again_and_again_whichever_constructor_serves_it(cluster):
+    """A rank hears of the move from the planner, perhaps before its constructor does."""
+    settings = config(cluster)
+    expected = scenarios.undisturbed(settings, 8)
+    with msd.start(settings) as engine:
+        assert len(engine.stats()["constructors"]) == 2
+        clients = [engine.client(rank) for rank in range(2)]
+        for client in clients:
+            for _ in range(3):
+                next(client)
+        state = clients[0].state_dict()
+        for _ in range(10):
+            for client in clients:
+                client.load_state_dict(state)
+            for step in range(3, 6):
+                for client in reversed(clients):
+                    batch = next(client)
+                    assert scenarios.digest(batch) == expected[step, client.rank]
+
+
+def test_a_rank_that_does_not_load_follows(cluster):
+    settings = config(cluster)
+    expected = scenarios.undisturbed(settings, 8)
+    with msd.start(settings) as engine:
+        clients = [engine.client(rank) for rank in range(2)]
+        for client in clients:
+            next(client)
+        state = clients[1].state_dict()
+        for client in clients:
+            next(client)
+        clients[1].load_state_dict(state)
+        for step in range(1, 6):
+            assert [scenarios.digest(next(client)) for client in clients] == [expected[step, rank] for rank in range(2)]
+
+
+def test_two_runs_share_a_cluster_without_hearing_of_each_other(cluster):
+    first, second = config(cluster), config(cluster, seed=12)
+    wanted = [scenarios.undisturbed(settings, 6) for settings in (first, second)]
+    with msd.start(second) as engine:
+        with msd.start(first) as other:
+            scenarios.same_bytes(wanted[0], other)
+        scenarios.same_bytes(wanted[1], engine)
+
+
+def test_rows_from_memory_travel_once_and_without_a_warning(cluster):
+    rows = [{"ids": np.full(1000, number, np.int64).tolist()} for number in range(2000)]
+    sources = {"mine": {"rows": rows, "transforms": [{"kind": "tokens", "field": "ids"}]}}
+    with msd.start(config(cluster, sources=sources, mixture={})) as engine:
+        assert next(engine.client(0)).step == 0
