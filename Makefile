@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 
 demo: $(STAMP)
 	$(BIN)/msd demo --keep demo-corpus
-	$(BIN)/python docs/examples/train_small.py demo-corpus/corpus.yaml --steps 20
+	$(BIN)/python docs/examples/train_ddp.py --serve demo-corpus/corpus.yaml --ranks 2 --steps 20
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal

@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from msd.cli.options import Json
 
 if TYPE_CHECKING:
     from msd.config import Config
+    from msd.core.batch import RankBatch
 
 
 def demo(
@@ -78,42 +80,56 @@ def _run(target: Path, steps: int, scale: float, *, quiet: bool) -> dict[str, An
 
 
 def _stream(config: "Config", steps: int) -> dict[str, Any]:
-    """Take every rank's batches for some steps; return what was received."""
+    """Take every rank's batches for some steps from a Dask cluster of the run's own; return what was received."""
     import msd
 
-    tokens = documents = images = 0
-    began = time.perf_counter()
-    with msd.start(config) as engine, output.progress_bar() as progress:
+    tokens: Counter[str] = Counter(dict.fromkeys(config.sources, 0))
+    documents = images = 0
+    output.note("starting a Dask cluster on this machine")
+    with msd.start(config, runtime="dask") as engine, output.progress_bar() as progress:
         task = progress.add_task("streaming", total=steps)
         clients = [engine.client(rank) for rank in range(engine.mesh.world_size)]
+        began = time.perf_counter()
         for _ in range(steps):
             for batch in (next(client) for client in clients):
                 documents += len(batch.sample_ids)
-                tokens += sum(int(row.cu_seqlens[-1]) for row in batch.microbatches)
+                tokens.update(_tokens_by_source(batch))
                 images += sum(0 if row.images is None else len(row.images.grids) for row in batch.microbatches)
-            progress.update(task, advance=1, description=f"streaming · {tokens:,} tokens")
+            progress.update(task, advance=1, description=f"streaming · {tokens.total():,} tokens")
+        seconds = time.perf_counter() - began
         stats = engine.stats()
-    seconds = time.perf_counter() - began
     return {
         "steps": steps,
         "ranks": len(clients),
-        "tokens": tokens,
+        "tokens": tokens.total(),
+        "tokens_by_source": dict(tokens),
         "documents": documents,
         "images": images,
         "seconds": round(seconds, 3),
-        "tokens_per_s": round(tokens / seconds),
-        "stats": stats,
+        "tokens_per_s": round(tokens.total() / seconds),
+        "fill": stats["fill"],
+        "imbalance": stats["imbalance"],
+        "imbalance_floor": stats["imbalance_floor"],
     }
+
+
+def _tokens_by_source(batch: "RankBatch") -> Counter[str]:
+    import numpy as np
+
+    lengths = [length for row in batch.microbatches for length in np.diff(row.cu_seqlens).tolist() if length]
+    found: Counter[str] = Counter()
+    for (source, _, _), length in zip(batch.sample_ids, lengths, strict=True):
+        found[source] += length
+    return found
 
 
 def _print_streamed(config: "Config", streamed: dict[str, Any]) -> None:
     from msd.cli.survey import targets
 
-    stats = streamed["stats"]
     wanted = targets(config, streamed["steps"])
     rows = [
-        (name, output.percent(wanted[name]), output.percent(source["token_share"]), output.count(source["tokens"]))
-        for name, source in stats["sources"].items()
+        (name, output.percent(wanted[name]), output.percent(tokens / streamed["tokens"]), output.count(tokens))
+        for name, tokens in streamed["tokens_by_source"].items()
     ]
     output.print_table(
         f"{streamed['steps']} steps streamed to {streamed['ranks']} ranks",
@@ -121,8 +137,9 @@ def _print_streamed(config: "Config", streamed: dict[str, Any]) -> None:
         rows,
         caption=(
             f"{streamed['documents']:,} documents, {streamed['images']:,} images, {streamed['tokens']:,} tokens in "
-            f"{streamed['seconds']:.1f} s; fill {output.percent(stats['fill'], 2)}, "
-            f"imbalance {output.percent(stats['imbalance'], 2)} (floor {output.percent(stats['imbalance_floor'], 2)})"
+            f"{streamed['seconds']:.1f} s; fill {output.percent(streamed['fill'], 2)}, "
+            f"imbalance {output.percent(streamed['imbalance'], 2)} "
+            f"(floor {output.percent(streamed['imbalance_floor'], 2)})"
         ),
     )
 

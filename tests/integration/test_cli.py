@@ -314,7 +314,7 @@ def test_demo_shows_shares_near_the_weights_and_leaves_nothing(
     assert shown["streamed"]["images"] > 0
     for name, source in shown["plan"]["sources"].items():
         assert source["token_share"] == pytest.approx(source["target"], abs=0.05), name
-        assert shown["streamed"]["stats"]["sources"][name]["tokens"] == source["tokens"]
+        assert shown["streamed"]["tokens_by_source"][name] == source["tokens"]
 
 
 def test_demo_prints_tables_and_a_row_and_keeps_its_corpus_when_asked(

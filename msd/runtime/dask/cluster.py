@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ class EmbeddedCluster:
         """Start a scheduler and one worker for each name."""
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self._logs = tempfile.TemporaryDirectory(prefix="msd-")
-        with dask.config.set(as_set()):
+        with dask.config.set({**as_set(), "temporary-directory": self._logs.name}):
             self._cluster = LocalCluster(
                 n_workers=0,
                 processes=True,
@@ -164,8 +165,29 @@ async def _why_not(address: str, timeout_s: float) -> str | None:
     return None if kind == "Scheduler" else f"it is the address of a {kind.lower()}"
 
 
-def members(client: Client, *, at_least: int, deadline_s: float, cluster: EmbeddedCluster | None) -> list[Member]:
+def split(found: Sequence[Member]) -> tuple[list[Member], Member, list[Member]]:
+    """Return who constructs, who plans, and who may load.
+
+    Workers that are named `msd-control*` construct and `msd-planner*` plan; on a cluster where none is, the first
+    worker does both and the others load.
+    """
+    control = [member for member in found if member.name.startswith("msd-control")] or list(found[:1])
+    planner = next((member for member in found if member.name.startswith("msd-planner")), control[0])
+    taken = {member.address for member in (*control, planner)}
+    return control, planner, [member for member in found if member.address not in taken]
+
+
+def members(
+    client: Client, *, at_least: int, loading: int = 0, deadline_s: float, cluster: EmbeddedCluster | None
+) -> list[Member]:
     """Return the workers of a cluster once there are enough of them, by name.
+
+    Args:
+        client: Of its scheduler.
+        at_least: Workers in all.
+        loading: Workers among them that may load.
+        deadline_s: Seconds to wait for them.
+        cluster: If it is our own.
 
     Raises:
         DeadlineError: Naming how many came.
@@ -175,15 +197,20 @@ def members(client: Client, *, at_least: int, deadline_s: float, cluster: Embedd
     deadline = time.monotonic() + deadline_s
     while True:
         found = _members(client)
-        if len(found) >= at_least:
+        may_load = len(split(found)[2]) if found else 0
+        if len(found) >= at_least and may_load >= loading:
             return found
         if cluster is not None:
             cluster.check()
         if time.monotonic() > deadline:
-            wanted = f"the run needs {at_least} Dask workers, {len(found)} came within {deadline_s:g} s"
+            wanted = f"the run needs {at_least} Dask workers, {loading} of them to load"
+            came = f"{len(found)} came within {deadline_s:g} s, {may_load} of them to load"
             if cluster is not None:
-                raise DeadlineError(f"{wanted}; is this host overloaded?")
-            raise ConfigError(f"{wanted}; start more with `dask worker`, or lower runtime.workers")
+                raise DeadlineError(f"{wanted}; {came}; is this host overloaded?")
+            raise ConfigError(
+                f"{wanted}; {came}; start more with `dask worker` (those named msd-control and msd-planner do not "
+                "load), or lower runtime.workers"
+            )
         time.sleep(0.02)
 
 
