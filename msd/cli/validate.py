@@ -44,6 +44,10 @@ class SourceCheck:
     problem: str | None = None
     """What would stop a run, in one line."""
 
+    def blame(self, problem: str) -> None:
+        """Add what would stop a run."""
+        self.problem = problem if self.problem is None else f"{self.problem} | {problem}"
+
     def as_dict(self) -> dict[str, Any]:
         """Return JSON-able values."""
         return asdict(self)
@@ -141,7 +145,7 @@ def _chains(config: "Config", checks: dict[str, SourceCheck]) -> "dict[str, Tran
         try:
             chains[name] = build_chain_of(config, name)
         except ConfigError as error:
-            checks[name].problem = str(error)
+            checks[name].blame(str(error))
     return chains
 
 
@@ -159,7 +163,7 @@ def _tables(config: "Config", checks: dict[str, SourceCheck]) -> "dict[str, Bloc
             try:
                 tables |= index_sources({name: source}, cache_dir=cache_dir())
             except InputError as error:
-                checks[name].problem = str(error)
+                checks[name].blame(str(error))
     for name, table in tables.items():
         checks[name].rows_per_epoch = table.num_rows
     return tables

@@ -287,6 +287,7 @@ def test_validate_tells_every_fault_and_counts_them_in_one_line(
     faults = [
         "sources.barren.transforms=[{kind: filter, field: text, min_length: 999}]",
         "sources.wrong.transforms=[{kind: 'msd_no_such_module:f'}]",
+        "sources.wrong.path=nowhere.jsonl",
     ]
     assert run(["validate", str(config), *faults, "--json"]) == 2
     out, err = capsys.readouterr()
@@ -294,12 +295,31 @@ def test_validate_tells_every_fault_and_counts_them_in_one_line(
     assert [problem.partition(":")[0].partition(".transforms")[0] for problem in problems] == [
         "sources.rates", "sources.gone", "sources.barren", "sources.wrong",
     ]  # fmt: skip
+    assert "cannot import 'msd_no_such_module'" in problems[3]
+    assert "nowhere.jsonl does not exist" in problems[3]
     assert err == f"error: {problems[0]}; also at fault: gone, barren, wrong\n"
     assert run(["validate", str(config), *faults]) == 2
     out, err = capsys.readouterr()
     assert out.count("at fault") == 4
     assert err.count("\nerror: ") == 1
     assert all(problem in err for problem in problems)
+
+
+def test_dotted_paths_are_found_beside_the_file_and_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    write_rows(tmp_path / "configs" / "a.jsonl", good=200)
+    config = written_config(tmp_path / "configs", {"a": 0.01})
+    for folder in ("configs", "elsewhere"):
+        body = "def tf(sample):\n    return {**sample, 'text': sample['text'][:3]}\n"
+        (tmp_path / folder / f"msd_found_in_{folder}.py").write_text(body)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    both = "['msd_found_in_configs:tf', 'msd_found_in_elsewhere:tf', {kind: tokenize, tokenizer: bytes}]"
+    told_of = told(capsys, "validate", config, f"sources.a.transforms={both}")["sources"][0]
+    assert told_of["tokens"] == 3 * told_of["samples"] == 3 * 64
 
 
 def test_demo_shows_shares_near_the_weights_and_leaves_nothing(
