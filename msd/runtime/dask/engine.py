@@ -21,10 +21,10 @@ from msd.client.remote import SocketTransport
 from msd.config import PipelineConfig
 from msd.coordinator.placement import deal
 from msd.core.mesh import Mesh
-from msd.errors import ClosedError, ConfigError, DeadlineError, EngineError, MsdError
+from msd.errors import ClosedError, DeadlineError, EngineError, MsdError
 from msd.runtime.base import check_supported
 from msd.runtime.dask.calls import ActorGone, Ref, call
-from msd.runtime.dask.cluster import CLOSE_S, START_S, EmbeddedCluster, Member, connect, members
+from msd.runtime.dask.cluster import CLOSE_S, START_S, EmbeddedCluster, Member, connect, members, split
 from msd.runtime.dask.constructor import ConstructorActor
 from msd.runtime.dask.hosts import LoaderHost, SourceLoaderActor, added
 from msd.runtime.dask.planner import PlannerActor
@@ -171,32 +171,14 @@ class DaskEngine:
         client = self._client = connect(address, deadline_s=limit_s)
         self._ending.callback(client.close, timeout=CLOSE_S)
         needed = num_hosts + (len(own) if self._cluster is not None else 1)
-        found = members(client, at_least=needed, deadline_s=limit_s, cluster=self._cluster)
+        found = members(client, at_least=needed, loading=num_hosts, deadline_s=limit_s, cluster=self._cluster)
         check_versions(client, [member.address for member in found])
         client.register_plugin(RunPlugin())
         self._ending.callback(_release, self._futures)
         self._ending.callback(_close_actors, client, self._refs)
         self._ending.callback(_close_clients, self._clients)
-        self._place(*self._roles(found))
-
-    def _roles(self, found: list[Member]) -> tuple[list[Member], Member, list[Member]]:
-        """Return who constructs, who plans, and who loads.
-
-        Workers that are named `msd-control*` construct and `msd-planner*` plan; on a cluster where none is, the first
-        worker does both and the others load.
-        """
-        control = [member for member in found if member.name.startswith("msd-control")] or found[:1]
-        planning = [member for member in found if member.name.startswith("msd-planner")]
-        planner = planning[0] if planning else control[0]
-        taken = {member.address for member in (*control, planner)}
-        loading = [member for member in found if member.address not in taken]
-        wanted = self.config.runtime.workers
-        if len(loading) < wanted:
-            raise ConfigError(
-                f"the run needs {wanted} Dask workers that load, {len(loading)} of the {len(found)} there are not "
-                "named msd-control or msd-planner; start more with `dask worker`, or lower runtime.workers"
-            )
-        return control, planner, loading[:wanted]
+        control, planner, loading_members = split(found)
+        self._place(control, planner, loading_members[:num_hosts])
 
     def _place(self, control: list[Member], planner: Member, loading: list[Member]) -> None:
         hosts = {member.name: member for member in loading}

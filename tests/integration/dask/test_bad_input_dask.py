@@ -83,7 +83,8 @@ def test_the_address_of_a_worker_is_not_the_address_of_a_scheduler(cluster):
 
 def test_too_few_workers_on_a_cluster_that_somebody_else_started(cluster):
     expected = (
-        r"the run needs 5 Dask workers, 2 came within 1 s; start more with `dask worker`, or lower runtime.workers"
+        r"the run needs 5 Dask workers, 4 of them to load; 2 came within 1 s, 1 of them to load; start more with .*"
+        r"or lower runtime\.workers"
     )
     with pytest.raises(ConfigError, match=expected):
         msd.start(config(scheduler=cluster.address, workers=4, deadline_s=1))
@@ -94,10 +95,8 @@ def test_too_few_workers_that_load(cluster):
     client = connect(cluster.address, deadline_s=20)
     try:
         members(client, at_least=3, deadline_s=20, cluster=cluster)
-        with pytest.raises(
-            ConfigError, match="needs 2 Dask workers that load, 1 of the 3 there are not named msd-control"
-        ):
-            msd.start(config(scheduler=cluster.address, workers=2, deadline_s=10))
+        with pytest.raises(ConfigError, match="2 of them to load; 3 came within 1 s, 1 of them to load"):
+            msd.start(config(scheduler=cluster.address, workers=2, deadline_s=1))
         process = cluster._workers.pop("msd-control-1")
         process.terminate()
         process.wait()
