@@ -12,17 +12,24 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
-from msd.core.config import ConfigStruct, unknown_key
+from msd.core.config import ConfigStruct, check_range, own_path, unknown_key
 from msd.core.dotted import import_dotted as import_dotted
 from msd.core.dotted import look_in
 from msd.core.mesh import AXES, Mesh
 from msd.cost.config import CostConfig, TransformerCost
-from msd.errors import ConfigError
+from msd.errors import ConfigError, told
 from msd.loader.config import SourceConfig
 from msd.loader.transforms.config import TokenizeConfig, TransformConfig
 from msd.planner.config import BalanceConfig, BatchConfig, MixtureConfig
 
 DEFAULT_COST = {"backbone": TransformerCost(hidden=4096, layers=32)}
+
+_MAX_PARTS = 1 << 16
+"""Of microbatches, loaders, constructors and hosts: far above any machine, far below what memory cannot hold."""
+_MAX_ROW_TOKENS = (1 << 31) - 1
+"""Offsets in a row are int32."""
+_MAX_VALUES, _MAX_DEPTH = 1_000_000, 64
+"""Of a YAML configuration, with every alias written out."""
 
 _NO_SOURCES = "sources is empty; name at least one: sources: {web: {format: jsonl, path: web/*.jsonl}}"
 
@@ -45,8 +52,10 @@ class RuntimeConfig(ConfigStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise ConfigError(f"runtime.workers must be at least 1 loader host, got {self.workers}")
+        check_range("runtime.workers", self.workers, 1, _MAX_PARTS)
         if self.deadline_s <= 0:
             raise ConfigError(f"runtime.deadline_s must be above 0 seconds, got {self.deadline_s}")
+        check_range("runtime.deadline_s", self.deadline_s, 0.001, 1e9)
 
 
 class CheckpointConfig(ConfigStruct, frozen=True, kw_only=True):
@@ -61,6 +70,7 @@ class CheckpointConfig(ConfigStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.every < 1 or self.keep < 1:
             raise ConfigError(f"checkpoint needs every >= 1 and keep >= 1, got every={self.every}, keep={self.keep}")
+        msgspec.structs.force_setattr(self, "path", own_path(self.path, name="checkpoint.path"))
 
 
 class Config(ConfigStruct, frozen=True, kw_only=True):
@@ -180,6 +190,7 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
     def _check(self) -> None:
         if not self.sources:
             raise ConfigError(_NO_SOURCES)
+        _check_strategy(self.strategy)
         mesh = self.place
         _check_names(self.mixture.weights, self.sources, "mixture.weights")
         for stage in self.mixture.schedule:
@@ -194,14 +205,24 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
             for value in values:
                 if value != "auto" and value < 1:
                     raise ConfigError(f"{setting} must be at least 1, got {value}")
+                if value != "auto":
+                    check_range(setting, value, 1, _MAX_PARTS)
         if self.shadows < 0:
             raise ConfigError(f"shadows must be 0 or more, got {self.shadows}")
+        check_range("shadows", self.shadows, 0, _MAX_PARTS)
         rows = mesh.size("dp") * self.num_microbatches
         if self.batch.global_batch_size % rows:
             raise ConfigError(
                 f"batch.global_batch_size {self.batch.global_batch_size} does not divide by dp * num_microbatches = "
                 f"{mesh.size('dp')} * {self.num_microbatches} = {rows}; set it to a multiple of {rows}, "
                 f"for instance {max(rows, round(self.batch.global_batch_size / rows) * rows)}"
+            )
+        row_tokens = self.batch.global_batch_size // rows * self.batch.sequence_length
+        if row_tokens > _MAX_ROW_TOKENS:
+            raise ConfigError(
+                f"a microbatch has {row_tokens} tokens (global_batch_size / (dp * num_microbatches) * "
+                f"sequence_length), which must be at most {_MAX_ROW_TOKENS}; raise num_microbatches, or lower "
+                "batch.global_batch_size"
             )
         for axis in self.broadcast:
             if axis not in AXES:
@@ -227,13 +248,12 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
             raise ConfigError("cost needs an entry backbone, for instance cost: {backbone: {kind: tokens}}")
         for name, source in self.sources.items():
             for transform in source.transforms:
-                if isinstance(transform, TokenizeConfig) and transform.tokenizer != "bytes":
-                    path = Path(transform.tokenizer)
-                    if not path.is_file():
-                        raise ConfigError(
-                            f"sources.{name}: tokenizer {transform.tokenizer!r} is not a file; give the path of a "
-                            "tokenizer.json, or tokenizer: bytes"
-                        )
+                tokenizer = transform.tokenizer if isinstance(transform, TokenizeConfig) else "bytes"
+                if tokenizer != "bytes" and not os.path.isfile(tokenizer):
+                    raise ConfigError(
+                        f"sources.{name}: tokenizer {tokenizer!r} is not a file; give the path of a "
+                        "tokenizer.json, or tokenizer: bytes"
+                    )
 
 
 PipelineConfig = Config
@@ -252,10 +272,15 @@ def load_config(path: str | os.PathLike[str], overrides: str | Sequence[str] = (
     Raises:
         ConfigError: One line with the path of the setting, what was found, and what to do.
     """
-    file = Path(path)
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(
+            f"load_config takes the path of a YAML file, got {type(path).__name__}; settings that are Python values "
+            "are msd.Config(**settings)"
+        )
+    file = Path(own_path(os.fspath(path), name="configuration"))
     try:
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"cannot read configuration {str(file)!r}: {reason}; `msd init PATH` writes one") from None
     base = file.resolve().parent
@@ -268,16 +293,20 @@ def parse_config(
 ) -> PipelineConfig:
     """Return the configuration that a YAML text describes; relative paths resolve against `base`."""
     try:
-        raw = yaml.load(text, Loader=_UniqueKeyLoader)
+        raw = yaml.load(text, Loader=_OwnLoader)
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f" line {where.line + 1}" if where is not None else ""
-        raise ConfigError(f"{name}{line}: not YAML: {getattr(error, 'problem', None) or error}") from None
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise ConfigError(f"{name}{line}: not YAML: {problem}") from None
+    except RecursionError:
+        raise ConfigError(f"{name}: {_TOO_DEEP}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{name}: a configuration is a mapping with at least `sources:`, got {type(raw).__name__}")
     for override in [overrides] if isinstance(overrides, str) else overrides:
         _apply_override(raw, override)
     try:
+        _check_size(raw)
         _check_keys(raw, PipelineConfig)
         if "sources" not in raw:
             raise ConfigError(_NO_SOURCES)
@@ -287,8 +316,23 @@ def parse_config(
         raise ConfigError(f"{name}: {error}") from None
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses a key that stands twice; YAML would silently keep the last."""
+_TOO_DEEP = f"values are nested deeper than {_MAX_DEPTH} levels, or hold themselves; write them flatter"
+
+
+class _OwnLoader(yaml.SafeLoader):
+    """Refuses a key that stands twice, of which YAML would silently keep the last, and says where a value is wrong."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except (yaml.YAMLError, RecursionError):
+            raise
+        except Exception as error:
+            # A date that there is not, a tag that does not fit its value: whatever the conversion raises.
+            kind = node.tag.rpartition(":")[2]
+            found = f"{node.value[:40]!r} is no {kind}" if isinstance(node.value, str) else f"this is no {kind}"
+            problem = f"{found} ({told(error)}); quote it if it is text"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -299,6 +343,33 @@ class _UniqueKeyLoader(yaml.SafeLoader):
             if isinstance(key, str):
                 seen.add(key)
         return super().construct_mapping(node, deep=deep)
+
+
+def _check_size(raw: Any) -> None:
+    """Refuse values nested without end, and aliases that multiply without end."""
+    level, count = [raw], 0
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, dict | list)
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+        count += len(level)
+        if count > _MAX_VALUES:
+            raise ConfigError(f"more than {_MAX_VALUES:,} values, aliases written out; make it smaller")
+        if not level:
+            return
+    raise ConfigError(_TOO_DEEP)
+
+
+def _check_strategy(strategy: Any) -> None:
+    is_dotted = isinstance(strategy, str) and all(strategy.partition(":"))
+    if strategy != "default" and not is_dotted and not callable(strategy):
+        raise ConfigError(
+            f"strategy must be default, a dotted path package.module:function, or from Python a function "
+            f"(graph, context) -> graph; got {strategy!r}"
+        )
 
 
 def _decode_sources(value: Any) -> dict[str, SourceConfig]:
@@ -417,9 +488,13 @@ def _merged_source(current: SourceConfig, change: Mapping[str, Any]) -> dict[str
 
 def _decode(value: Any, kind: Any, where: str) -> Any:
     """Convert a plain value to its configuration type, with errors that carry the setting's path."""
-    _check_keys(value, kind, where)
     try:
+        _check_keys(value, kind, where)
         return msgspec.convert(_plain(value), kind, strict=True, from_attributes=True)
+    except RecursionError:
+        raise ConfigError(f"{where}: {_TOO_DEEP}") from None
+    except OverflowError:
+        raise ConfigError(f"{where}: a number in it is too large; correct it") from None
     except msgspec.ValidationError as error:
         if typing.get_origin(kind) is dict and isinstance(value, Mapping):
             # One entry at a time, so that the path names the key; msgspec says only "[...]".
@@ -461,6 +536,7 @@ def _readable(message: str, where: str) -> str:
 
 def _check_keys(value: Any, kind: Any, where: str = "") -> None:
     """Refuse unknown keys anywhere in a plain value, with the path and the nearest right key."""
+    _check_text_keys(value, where)
     _check_choice(value, kind, where)
     _check_bare_word(value, kind, where)
     for struct in _structs_of(kind, value):
@@ -477,6 +553,8 @@ def _check_keys(value: Any, kind: Any, where: str = "") -> None:
                 raise ConfigError(unknown_key(key, [tag_field, *known] if tag_field else known, where))
             if key not in _OPAQUE:
                 _check_keys(inner, hints[key], path)
+            elif key != "rows":
+                _check_text_keys(inner, path)
         return
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is dict and isinstance(value, Mapping):
@@ -485,6 +563,14 @@ def _check_keys(value: Any, kind: Any, where: str = "") -> None:
     elif origin is list and isinstance(value, list):
         for number, inner in enumerate(value):
             _check_keys(_dotted_kind(inner), arguments[0], f"{where}[{number}]")
+
+
+def _check_text_keys(value: Any, where: str) -> None:
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                at = f"{where}: " if where else ""
+                raise ConfigError(f"{at}a name must be a non-empty string, got {key!r}; quote it")
 
 
 def _check_choice(value: Any, kind: Any, where: str) -> None:
@@ -555,9 +641,9 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
     if not equals or not path:
         raise ConfigError(f"override {override!r} must look like a.b=c")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"override {override!r}: {text!r} is not a YAML value; quote it") from None
+        value = yaml.load(text, Loader=_OwnLoader)
+    except (yaml.YAMLError, RecursionError):
+        raise ConfigError(f"override {override[:80]!r}: {text[:60]!r} is not a YAML value; quote it") from None
     *parents, last = path.split(".")
     place: Any = raw
     for piece in parents:
@@ -579,7 +665,8 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
 
 
 def _item(items: list[Any], piece: str, override: str) -> Any:
-    if not piece.isdigit() or int(piece) >= len(items):
+    # Not isdigit, which is true of ² as well.
+    if not piece.isdecimal() or len(piece) > 9 or int(piece) >= len(items):
         raise ConfigError(
             f"override {override!r}: {piece!r} must be a number below {len(items)}, the length of the list"
         )
@@ -598,7 +685,8 @@ def _resolve_paths(raw: dict[str, Any], base: Path) -> None:
         if not isinstance(source, dict):
             continue
         _resolve(source, "path", base)
-        for transform in source.get("transforms") or []:
+        transforms = source.get("transforms")
+        for transform in transforms if isinstance(transforms, list) else []:
             if isinstance(transform, dict) and transform.get("tokenizer") != "bytes":
                 _resolve(transform, "tokenizer", base)
         if isinstance(source.get("on_error"), dict):
@@ -614,7 +702,10 @@ def _resolve(values: dict[str, Any], key: str, base: Path) -> None:
 
 
 def _against(base: Path, path: str) -> str:
-    return path if "://" in path or "::" in path else os.path.normpath(base / Path(path).expanduser())
+    if "://" in path or "::" in path:
+        return path
+    # An empty path, or a home folder that there is not, is refused where every path is, by the name of its setting.
+    return path if path.startswith("~") or not path else os.path.normpath(base / path)
 
 
 TransformLike = TransformConfig | Callable[..., Any]

@@ -15,6 +15,15 @@ Every message says what was asked, what was found, and what to do.
 """
 
 
+def told(error: BaseException) -> str:
+    """Return an exception of somebody else's code as one line: `TypeName: message`."""
+    try:
+        message = " ".join(str(error).split())
+    except Exception:
+        message = ""
+    return f"{type(error).__name__}{': ' if message else ''}{message}"
+
+
 class MsdError(Exception):
     """Base of everything this package raises on purpose."""
 

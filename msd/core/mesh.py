@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from msd.core.config import check_range, whole_number
 from msd.errors import ConfigError
 
 AXES = ("pp", "dp", "cp", "tp")
+MAX_RANKS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +22,13 @@ class Mesh:
         unknown = [axis for axis in sizes if axis not in AXES]
         if unknown:
             raise ConfigError(f"mesh has no axis {unknown[0]!r}; the axes are {', '.join(AXES)}")
+        sizes = {axis: whole_number(size, name=f"mesh.{axis}") for axis, size in sizes.items()}
         bad = [f"{axis}={size}" for axis, size in sizes.items() if size < 1]
         if bad:
             raise ConfigError(f"mesh sizes must be at least 1, got {', '.join(bad)}")
-        return cls(tuple(sizes.items()) + tuple((axis, 1) for axis in AXES if axis not in sizes))
+        mesh = cls(tuple(sizes.items()) + tuple((axis, 1) for axis in AXES if axis not in sizes))
+        check_range("the number of ranks of the mesh", mesh.world_size, 1, MAX_RANKS)
+        return mesh
 
     @property
     def world_size(self) -> int:
@@ -62,6 +67,7 @@ class Mesh:
 
     def check_rank(self, rank: int) -> None:
         """Raise `ConfigError` unless `rank` lies in the mesh."""
+        rank = whole_number(rank, name="rank")
         if not 0 <= rank < self.world_size:
             raise ConfigError(
                 f"rank {rank} is outside the mesh of {self.world_size} ranks ({self}); ranks count from 0"

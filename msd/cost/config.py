@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from msd.core.config import ConfigStruct
+from msd.core.config import ConfigStruct, check_range
 from msd.errors import ConfigError
 
 
@@ -38,8 +38,25 @@ class TransformerCost(CostStruct, frozen=True, kw_only=True, tag="transformer"):
                 f"cost transformer needs hidden, layers and experts_per_token >= 1, got hidden={self.hidden}, "
                 f"layers={self.layers}, experts_per_token={self.experts_per_token}"
             )
+        for name, (low, high) in _TRANSFORMER.items():
+            value = getattr(self, name)
+            if value is not None:
+                check_range(f"cost transformer: {name}", value, low, high)
         if self.kv_heads is not None and (self.heads is None or self.heads % self.kv_heads):
             raise ConfigError(f"cost transformer: kv_heads={self.kv_heads} must divide heads={self.heads}")
+
+
+_TRANSFORMER: dict[str, tuple[float, float]] = {
+    "hidden": (1, 1 << 24),
+    "layers": (1, 1 << 20),
+    "heads": (1, 1 << 24),
+    "kv_heads": (1, 1 << 24),
+    "ffn": (1, 1 << 28),
+    "experts_per_token": (1, 1 << 16),
+    "vocab": (0, (1 << 31) - 1),
+    "flops_per_s": (1.0, 1e30),
+}
+"""Smallest and largest values: with these no cost overflows."""
 
 
 class AttentionCost(CostStruct, frozen=True, kw_only=True, tag="attention"):
@@ -63,6 +80,10 @@ class FittedCost(CostStruct, frozen=True, kw_only=True, tag="fitted"):
                 "cost fitted needs constant, linear and quadratic >= 0 and linear or quadratic above 0, got "
                 f"{self.constant}, {self.linear}, {self.quadratic}"
             )
+        for name in ("linear", "quadratic", "constant"):
+            value = getattr(self, name)
+            if value != 0:
+                check_range(f"cost fitted: {name}", value, 1e-30, 1e30, "0 leaves the term out")
 
 
 class FunctionCost(CostStruct, frozen=True, kw_only=True, tag="function"):

@@ -2,7 +2,9 @@
 
 from typing import Literal
 
-from msd.core.config import ConfigStruct
+import msgspec
+
+from msd.core.config import ConfigStruct, check_range, own_path
 from msd.errors import ConfigError
 from msd.loader.transforms.config import TransformConfig
 from msd.sources.config import ReaderConfig
@@ -20,6 +22,9 @@ class OnErrorConfig(ConfigStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 0.0 <= self.max_rate <= 1.0:
             raise ConfigError(f"on_error.max_rate must lie in [0, 1], got {self.max_rate}; 0.01 allows 1 in 100")
+        if self.quarantine is not None:
+            path = own_path(self.quarantine, name="on_error.quarantine")
+            msgspec.structs.force_setattr(self, "quarantine", path)
 
 
 class OnStallConfig(ConfigStruct, frozen=True, kw_only=True):
@@ -31,6 +36,7 @@ class OnStallConfig(ConfigStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.after_s <= 0:
             raise ConfigError(f"on_stall.after_s must be above 0 seconds, got {self.after_s}")
+        check_range("on_stall.after_s", self.after_s, 0.001, 1e9)
 
 
 class SourceConfig(ReaderConfig, frozen=True, kw_only=True):

@@ -4,8 +4,13 @@ from typing import Literal
 
 import msgspec
 
-from msd.core.config import ConfigStruct
+from msd.core.config import ConfigStruct, check_range
 from msd.errors import ConfigError
+
+MAX_SEQUENCE_LENGTH = 1 << 24
+MAX_SEQUENCES = 1 << 22
+MAX_LOOKAHEAD = 1 << 20
+MAX_STEP = 1 << 53
 
 
 class StageConfig(ConfigStruct, frozen=True, kw_only=True):
@@ -19,6 +24,8 @@ class StageConfig(ConfigStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.step < 0 or self.ramp < 0:
             raise ConfigError(f"a schedule stage needs step >= 0 and ramp >= 0, got step={self.step}, ramp={self.ramp}")
+        check_range("mixture.schedule: step", self.step, 0, MAX_STEP)
+        check_range("mixture.schedule: ramp", self.ramp, 0, MAX_STEP)
         check_weights(self.weights, f"mixture.schedule stage at step {self.step}")
 
 
@@ -49,6 +56,8 @@ class PackingConfig(ConfigStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.lookahead != "auto" and self.lookahead < 1:
             raise ConfigError(f"batch.packing.lookahead must be auto or at least 1 sample, got {self.lookahead}")
+        if self.lookahead != "auto":
+            check_range("batch.packing.lookahead", self.lookahead, 1, MAX_LOOKAHEAD)
 
 
 class BatchConfig(ConfigStruct, frozen=True, kw_only=True):
@@ -74,8 +83,11 @@ class BatchConfig(ConfigStruct, frozen=True, kw_only=True):
             raise ConfigError(f"batch.sequence_length must be at least 2 tokens, got {self.sequence_length}")
         if self.global_batch_size < 1:
             raise ConfigError(f"batch.global_batch_size must be at least 1 sequence, got {self.global_batch_size}")
+        check_range("batch.sequence_length", self.sequence_length, 2, MAX_SEQUENCE_LENGTH)
+        check_range("batch.global_batch_size", self.global_batch_size, 1, MAX_SEQUENCES)
         if self.pad_token_id < 0:
             raise ConfigError(f"batch.pad_token_id must be a token id, 0 or more, got {self.pad_token_id}")
+        check_range("batch.pad_token_id", self.pad_token_id, 0, (1 << 31) - 1, "token ids are int32")
         if self.document_multiple != "auto" and not 1 <= self.document_multiple <= self.sequence_length:
             raise ConfigError(
                 f"batch.document_multiple must be auto or lie in [1, sequence_length={self.sequence_length}], "
@@ -92,11 +104,16 @@ class BalanceConfig(ConfigStruct, frozen=True, kw_only=True):
     min_gain: float = 0.0
     """Relative gain of the objective below which the packed layout is kept."""
 
+    def __post_init__(self) -> None:
+        check_range("balance.min_gain", self.min_gain, 0.0, 1.0, "0 takes every gain")
+
 
 def check_weights(weights: dict[str, float], name: str) -> None:
     """Raise `ConfigError` unless weights are non-negative, finite, and not all zero."""
     for source, weight in weights.items():
         if not 0 <= weight < float("inf"):
             raise ConfigError(f"{name}: weight of {source!r} must be 0 or more, got {weight}; 0 leaves a source out")
+        if weight > 0:
+            check_range(f"{name}: weight of {source!r}", weight, 1e-100, 1e100, "only ratios of weights matter")
     if not any(weights.values()):
         raise ConfigError(f"{name}: all weights are 0, so nothing could be drawn; give at least one source a share")

@@ -2,7 +2,9 @@
 
 from typing import Any, Literal
 
-from msd.core.config import ConfigStruct, parse_bytes
+import msgspec
+
+from msd.core.config import ConfigStruct, check_range, own_path, parse_bytes
 from msd.errors import ConfigError
 
 FORMATS = ("auto", "parquet", "jsonl", "webdataset", "arrow", "hf", "text", "memory", "class")
@@ -20,6 +22,8 @@ class ShuffleConfig(ConfigStruct, frozen=True, kw_only=True):
         parse_bytes(self.block_bytes, name="shuffle.block_bytes")
         if self.window != "auto" and self.window < 1:
             raise ConfigError(f"shuffle.window must be auto or at least 1 block, got {self.window}")
+        if self.window != "auto":
+            check_range("shuffle.window", self.window, 1, 1 << 31)
 
 
 class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
@@ -57,6 +61,8 @@ class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
             raise ConfigError(f"split must be two fractions with 0 <= low < high <= 1, got [{low}, {high}]")
         if self.max_epochs is not None and not self.max_epochs > 0:
             raise ConfigError(f"max_epochs must be above 0 or null (for ever), got {self.max_epochs}")
+        if self.max_epochs is not None:
+            check_range("max_epochs", self.max_epochs, 0, 1e9, "null goes on for ever")
         if self.max_epochs is None and self.on_exhausted not in (None, "repeat"):
             raise ConfigError(
                 f"on_exhausted: {self.on_exhausted} needs max_epochs: without it the source never ends; "
@@ -70,12 +76,18 @@ class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"format must be one of {', '.join(FORMATS)} or a dotted path package.module:Class, got {self.format!r}"
             )
+        if self.columns is not None and not self.columns:
+            raise ConfigError("columns: [] reads no column; name those to read, or leave it out (null reads all)")
         if self.format == "memory" and self.rows is None:
             raise ConfigError("format memory needs rows: a list of dictionaries, a DataFrame, an Arrow table")
         if self.format == "class" and self.cls is None:
             raise ConfigError("format class needs cls: a class or factory, or its dotted path package.module:Class")
         if self.format not in ("memory", "class") and ":" not in self.format and self.path is None:
             raise ConfigError(f"format {self.format} needs a path: a file, glob, directory or URL")
+        if self.path is not None:
+            paths = [self.path] if isinstance(self.path, str) else self.path
+            own = [own_path(path, name="path") for path in paths]
+            msgspec.structs.force_setattr(self, "path", own[0] if isinstance(self.path, str) else own)
 
     @property
     def end(self) -> Literal["repeat", "stop", "drop", "error"]:

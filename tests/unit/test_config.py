@@ -285,7 +285,7 @@ def test_the_yaml_door_refuses_the_same_mistakes(settings, message):
         ("a: [", "configuration line 1: not YAML"),
         ("seed: 1\nseed: 2", "configuration line 2: not YAML: key 'seed' stands twice"),
         ("sources:\n  web: w\n  web: v", "configuration line 3: not YAML: key 'web' stands twice"),
-        ("null: 1\nsources: {web: w}", "unknown key 'None'"),
+        ("null: 1\nsources: {web: w}", "a name must be a non-empty string, got None; quote it"),
         ("mixtures: {}\nsources: {web: w}", "unknown key 'mixtures'; did you mean 'mixture'?"),
     ],
 )

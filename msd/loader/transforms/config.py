@@ -2,8 +2,14 @@
 
 from typing import Any, Literal
 
-from msd.core.config import ConfigStruct
+import msgspec
+
+from msd.core.config import ConfigStruct, check_range, own_path
 from msd.errors import ConfigError
+
+_MAX_ID = (1 << 31) - 1
+"""Token ids are int32."""
+_MAX_PIXELS = 1 << 40
 
 
 class TransformStruct(ConfigStruct, frozen=True, kw_only=True, tag_field="kind"):
@@ -28,6 +34,10 @@ class TokenizeConfig(TransformStruct, frozen=True, kw_only=True, tag="tokenize")
     trained: bool = True
     """False: these tokens are context, never a target (a prompt)."""
 
+    def __post_init__(self) -> None:
+        if self.tokenizer != "bytes":
+            msgspec.structs.force_setattr(self, "tokenizer", own_path(self.tokenizer, name="tokenizer"))
+
 
 class TokensConfig(TransformStruct, frozen=True, kw_only=True, tag="tokens"):
     """Pre-tokenised rows: a list or array of ids."""
@@ -36,6 +46,10 @@ class TokensConfig(TransformStruct, frozen=True, kw_only=True, tag="tokens"):
     mask: str | None = None
     """Field with one number per token: 0 where the token is context only."""
     append_eos_id: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.append_eos_id is not None:
+            check_range("tokens append_eos_id", self.append_eos_id, 0, _MAX_ID)
 
 
 class ImageConfig(TransformStruct, frozen=True, kw_only=True, tag="image"):
@@ -61,11 +75,16 @@ class ImageConfig(TransformStruct, frozen=True, kw_only=True, tag="image"):
     def __post_init__(self) -> None:
         if self.patch < 1 or self.merge < 1:
             raise ConfigError(f"image patch and merge must be at least 1, got patch={self.patch}, merge={self.merge}")
+        check_range("image patch", self.patch, 1, 1 << 16)
+        check_range("image merge", self.merge, 1, 1 << 16)
+        check_range("image min_pixels", self.min_pixels, 0, _MAX_PIXELS)
+        check_range("image bomb_pixels", self.bomb_pixels, 1, _MAX_PIXELS)
         if self.max_pixels < (self.patch * self.merge) ** 2:
             raise ConfigError(
                 f"image max_pixels {self.max_pixels} is below one merged patch of {(self.patch * self.merge) ** 2} "
                 "pixels; raise max_pixels"
             )
+        check_range("image max_pixels", self.max_pixels, 1, _MAX_PIXELS)
 
 
 class ChunkConfig(TransformStruct, frozen=True, kw_only=True, tag="chunk"):
@@ -101,6 +120,17 @@ class FilterConfig(TransformStruct, frozen=True, kw_only=True, tag="filter"):
     at_most: float | None = None
     function: Any = None
     """Function of the sample that returns true to keep it, or its dotted path."""
+
+    def __post_init__(self) -> None:
+        for low, high in (("min_length", "max_length"), ("at_least", "at_most")):
+            smallest, largest = getattr(self, low), getattr(self, high)
+            for name, value in ((low, smallest), (high, largest)):
+                if value is not None and (value != value or ("length" in name and value < 0)):
+                    raise ConfigError(
+                        f"filter {name} must be a number{', 0 or more' if 'len' in name else ''}, got {value}"
+                    )
+            if smallest is not None and largest is not None and smallest > largest:
+                raise ConfigError(f"filter {low} {smallest} lies above {high} {largest}, so nothing passes; swap them")
 
 
 class SelectConfig(TransformStruct, frozen=True, kw_only=True, tag="select"):
