@@ -137,7 +137,12 @@ def build_planner(config: PipelineConfig, orders: Mapping[str, SourceOrder], mes
     if strategy == "default":
         strategy = None
     elif isinstance(strategy, str):
-        strategy = import_dotted(strategy, name="strategy")
+        found = import_dotted(strategy, name="strategy")
+        if not callable(found):
+            raise ConfigError(
+                f"strategy {strategy!r} is {type(found).__name__}; name a function (graph, context) -> graph"
+            )
+        strategy = found
     return Planner(
         PlannerSettings(
             sources=terms,

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from msd.errors import ConfigError
+from msd.errors import ConfigError, told
 
 
 def look_in(folder: str | os.PathLike[str]) -> None:
@@ -35,9 +35,7 @@ def import_dotted(path: str, *, name: str) -> Any:
             f"{name}: cannot import {module_name!r} ({error}); put its file beside the configuration, or install it"
         ) from None
     except Exception as error:
-        raise ConfigError(
-            f"{name}: importing {module_name!r} raised {type(error).__name__}: {error}; repair the module"
-        ) from None
+        raise ConfigError(f"{name}: importing {module_name!r} raised {told(error)}; repair the module") from None
     for piece in attribute.split("."):
         if not hasattr(found, piece):
             near = difflib.get_close_matches(piece, dir(found), n=1)

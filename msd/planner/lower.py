@@ -163,7 +163,7 @@ def _report(
 
 
 def _all_flops(strategy: Strategy) -> bool:
-    return bool(strategy.costs) and all(op.function.is_flops for op in strategy.costs)
+    return bool(strategy.costs) and all(op.is_flops for op in strategy.costs)
 
 
 def _predicted_step_s(
@@ -174,13 +174,13 @@ def _predicted_step_s(
     A row's work is shared by the ranks that receive it. With pipeline stages a slot takes as long as one stage, and the
     pipeline fills and drains once: sum over slots of t plus (stages - 1) * max t, exact for stages of equal work.
     """
-    speeds = [op.function.flops_per_s for op in strategy.costs]
+    speeds = [op.flops_per_s for op in strategy.costs]
     if not speeds or not _all_flops(strategy) or any(speed is None for speed in speeds):
         return None
     ranks = len(place.consumers_B[0])
     seconds_MB = np.zeros((len(layout.rows), len(layout.rows[0])))
     for op in strategy.costs:
-        seconds_MB += layout.total_MB(cost_by_module[op.module]) / (float(op.function.flops_per_s or 0.0) * ranks)
+        seconds_MB += layout.total_MB(cost_by_module[op.module]) / ((op.flops_per_s or 0.0) * ranks)
     slowest_M = seconds_MB.max(axis=1)
     return float(slowest_M.sum() + (place.mesh.size("pp") - 1) * slowest_M.max())
 

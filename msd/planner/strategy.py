@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msd.core.cost import CostFunction
-from msd.errors import ConfigError
+from msd.errors import ConfigError, MsdError, told
 from msd.planner.config import BalanceConfig, BatchConfig
 from msd.planner.dgraph import DGraph, Strategy
 from msd.planner.place_tree import ClientPlaceTree
@@ -57,10 +57,11 @@ def compile_strategy(settings: PlannerSettings) -> Strategy:
     """Return what planning follows.
 
     Raises:
-        ConfigError: If the strategy returns something else than a complete graph, or one whose buckets and microbatches
-            do not divide the sequences of a step.
+        ConfigError: If the strategy raises, or returns something else than a complete graph, or one whose buckets and
+            microbatches do not divide the sequences of a step.
     """
-    function: Callable[..., Any] = settings.strategy or default_strategy
+    function: Callable[..., Any] = default_strategy if settings.strategy is None else settings.strategy
+    called = f"strategy {getattr(function, '__qualname__', function)}"
     context = StrategyContext(
         schedule=MixtureSchedule.of([terms.name for terms in settings.sources], settings.mixture),
         batch=settings.batch,
@@ -71,11 +72,16 @@ def compile_strategy(settings: PlannerSettings) -> Strategy:
         cost=settings.cost,
         broadcast=settings.broadcast,
     )
-    graph = function(DGraph.over(ClientPlaceTree(settings.mesh)), context)
-    strategy = graph.plan() if isinstance(graph, DGraph) else graph
+    try:
+        graph = function(DGraph.over(ClientPlaceTree(settings.mesh)), context)
+        strategy = graph.plan() if isinstance(graph, DGraph) else graph
+    except MsdError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{called} raised {told(error)}; it is called with (graph, context)") from error
     if not isinstance(strategy, Strategy):
         raise ConfigError(
-            f"strategy must return the graph it was given, made longer; {function!r} returned {type(graph).__name__}"
+            f"{called} must return the graph it was given, made longer; it returned {type(graph).__name__}"
         )
     pack, rows = strategy.pack, len(strategy.distribute.consumers(strategy.tree)) * settings.num_microbatches
     if pack.num_sequences % rows:

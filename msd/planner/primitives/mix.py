@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from msd.core.arrays import Int64Array
+from msd.errors import ConfigError
 from msd.planner.schedule import WEIGHT_UNIT, MixtureSchedule, quantise
 
 _SETTLE_UNITS = 1 << 31
@@ -30,6 +31,10 @@ class Mix:
     """Op of a graph: draw by this schedule."""
 
     schedule: MixtureSchedule
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.schedule, MixtureSchedule):
+            raise ConfigError(f"mix takes a schedule, got {type(self.schedule).__name__}; pass context.schedule")
 
     def __str__(self) -> str:
         return f"mix({self.schedule})"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from msd.core.config import whole_number
 from msd.errors import ConfigError
 from msd.planner.piece import Piece
 
@@ -25,6 +26,10 @@ class Pack:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise ConfigError(f"pack has no method {self.method!r}; the methods are {', '.join(METHODS)}")
+        for name in ("num_sequences", "sequence_length", "document_multiple", "lookahead"):
+            value = whole_number(getattr(self, name), name=f"pack: {name}")
+            if value < 1:
+                raise ConfigError(f"pack: {name} must be at least 1, got {value}")
 
     @property
     def cuts(self) -> bool:
@@ -77,8 +82,13 @@ def extent(length: int, multiple: int) -> int:
 class BestFit:
     """Each sample goes to the fullest sequence with room, else waits for the next step.
 
-    The step closes when every sequence is full or `lookahead` samples wait. A sample only waits when no sequence is
-    empty, so a step that closes has no empty sequence.
+    The step closes when every sequence is full, when `lookahead` samples wait, or when one more might make them more
+    than a step holds: extents of all that waits never exceed its sequences, whatever `lookahead` says. A sample only
+    waits when no sequence is empty, so a step that closes has no empty sequence.
+
+    A step that cannot place a sample is more than half full, as any two of its sequences together exceed one. So of a
+    full step's worth that waited, less than half waits once more, and is placed first in the step after: nothing waits
+    for more than two steps. With a lookahead of at most the sequences of a step, each that waits finds one in the next.
     """
 
     def __init__(self, op: Pack) -> None:
@@ -89,11 +99,17 @@ class BestFit:
         # Sequences with room, as room << _PLACE_BITS | place, in increasing order: the first that fits is the fullest.
         self._open: list[int] = []
         self._num_started = 0
+        self._waiting = 0
+        """Extents of all that waits."""
+        # Not reached before `lookahead` samples wait where there are as many sequences.
+        self._may_wait = (op.num_sequences - 1) * op.sequence_length
 
     @property
     def is_closed(self) -> bool:
-        """Whether every sequence is full, or as many samples wait as may."""
-        return len(self.carry) >= self._op.lookahead or (self.num_empty == 0 and not self._open)
+        """Whether every sequence is full, or as much waits as may."""
+        if self.carry and (len(self.carry) >= self._op.lookahead or self._waiting > self._may_wait):
+            return True
+        return self.num_empty == 0 and not self._open
 
     @property
     def num_empty(self) -> int:
@@ -111,6 +127,7 @@ class BestFit:
             self._num_started += 1
         else:
             self.carry.append(piece)
+            self._waiting += taken
             return
         self.sequences[place].append(piece)
         if room - taken >= self._op.document_multiple:

@@ -115,3 +115,38 @@ def test_best_fit_fills_99_percent_of_heavy_tailed_lengths(length, mean):
         carry = tuple(packer.carry)
         assert packer.num_empty == 0
     assert np.mean(fill) >= 0.99
+
+
+@pytest.mark.parametrize("num", [1, 2, 3, 8])
+def test_what_waits_never_exceeds_a_step_and_waits_for_two_steps_at_most_whatever_the_lookahead(num):
+    rng = np.random.default_rng(num)
+    chosen = op("best_fit", num=num, length=64, lookahead=1 << 20)
+    carry, drawn = (), 0
+    first_step: dict[int, int] = {}
+    for step in range(60):
+        packer = begin(chosen, carry)
+        while not packer.is_closed:
+            # Never 1 token: a sequence with one token of room can never be filled.
+            packer.offer(piece(drawn, int(rng.integers(2, 65))))
+            first_step[drawn] = step
+            drawn += 1
+        assert packer.num_empty == 0
+        placed = [one.ordinal for sequence in packer.sequences for one in sequence]
+        assert max(step - first_step[ordinal] for ordinal in placed) <= 2
+        assert sum(one.length for one in packer.carry) <= num * 64
+        carry = tuple(packer.carry)
+
+
+def test_a_lookahead_of_no_more_than_the_sequences_is_reached_before_any_other_bound():
+    packer = packed(op("best_fit", num=3, lookahead=3), [piece(n, 10 if n > 2 else 9) for n in range(5)])
+    assert not packer.is_closed
+    packer.offer(piece(5, 10))
+    assert packer.is_closed
+    assert len(packer.carry) == 3
+
+
+@pytest.mark.parametrize("setting", ["num", "length", "multiple", "lookahead"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "x", None])
+def test_a_graph_packs_by_positive_integers(setting, value):
+    with pytest.raises(ConfigError, match="pack: "):
+        op("best_fit", **{setting: value})
