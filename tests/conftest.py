@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import logging
 import os
 from pathlib import Path
 
@@ -40,6 +41,8 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _own_surroundings(_caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test indexes into a cache of its own and inherits no rank from the machine."""
+    # A library that a test runs may configure logging, which disables the loggers that exist.
+    monkeypatch.setattr(logging.getLogger("msd"), "disabled", False)
     monkeypatch.setenv("MSD_CACHE", str(_caches / str(next(_numbers))))
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)

@@ -73,7 +73,7 @@ def validate(
         output.print_json({"sources": told, "remarks": remarks, "problems": problems})
     else:
         _print(checks)
-        for remark in remarks:
+        for remark in remarks if not problems else []:
             output.note(remark)
     _refuse(checks, general, is_told=as_json)
     if not as_json:
