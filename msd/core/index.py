@@ -22,6 +22,9 @@ class Shard:
     nbytes: int
     """Stored size."""
     num_rows: int
+    version: str = field(default="", compare=False)
+    """What tells the file that was indexed from one that was written later: size and modification time, or an etag;
+    empty where that is not known. Never part of an identity: the same data elsewhere has another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

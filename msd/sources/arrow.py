@@ -4,20 +4,25 @@ A stream without dictionaries has random access too: the byte at which each reco
 dictionaries needs the messages before, so all of it is one unit.
 """
 
+import os
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from contextlib import contextmanager
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
-from msd.core.index import BlockTable
+from msd.core.index import BlockTable, Shard
+from msd.core.text import text_of
 from msd.errors import SourceError
 from msd.sources.batches import UnitRows, unit_reader
 from msd.sources.columns import schema_of
 from msd.sources.config import ReaderConfig
+from msd.sources.descriptors import Lent, with_descriptors
 from msd.sources.files import (
     Opener,
     OpenFiles,
     ShardFile,
+    check_unchanged,
     closed_on_error,
     is_local,
     not_the_format,
@@ -48,9 +53,8 @@ def make_reader(source: str, config: ReaderConfig, blocks: BlockTable, opener: O
 
     def open_one(number: int) -> _ArrowShard:
         shard = blocks.shards[number]
-        raw = open_shard(opener, shard)
-        with reading(shard.path, pa.ArrowException), closed_on_error(raw):
-            return _ArrowShard(raw, shard.path, config.columns)
+        with reading(shard.path, pa.ArrowException):
+            return _ArrowShard(opener, shard, config.columns)
 
     files: OpenFiles[_ArrowShard] = OpenFiles(open_one, lambda shard: shard.close())
 
@@ -61,39 +65,86 @@ def make_reader(source: str, config: ReaderConfig, blocks: BlockTable, opener: O
     return unit_reader(source, blocks, UnitRows(blocks, open_unit), files)
 
 
-class _ArrowShard:
-    """An open Arrow file."""
+class _Mapped(NamedTuple):
+    source: Any
+    reader: Any
+    is_file: bool
+    raw: BinaryIO | None
+    """Below `source`, if that is no map of a local file."""
 
-    def __init__(self, raw: BinaryIO, path: str, columns: list[str] | None) -> None:
-        self._raw = raw
+    def close(self) -> None:
+        self.source.close()
+        if self.raw is not None:
+            self.raw.close()
+
+
+class _ArrowShard:
+    """An Arrow file of a source. A map holds a descriptor, so it too may be closed for others between two batches."""
+
+    def __init__(self, opener: Opener, shard: Shard, columns: list[str] | None) -> None:
+        self._opener = opener
+        self._shard = shard
         self._columns = columns
-        self._source = _source(raw, path)
-        self._is_file = raw.read(6) == _FILE_MAGIC
-        self._source.seek(0)
-        self._reader = pa.ipc.open_file(self._source) if self._is_file else pa.ipc.open_stream(self._source)
+        self._lent: Lent[_Mapped] = Lent(self._open, _Mapped.close)
+        with self._lent.use():
+            pass
 
     def batches(self, offset: int) -> Iterator[Any]:
         """Yield the record batch at `offset`; at byte 0 of a stream, all of them."""
-        if self._is_file:
-            yield self._chosen(self._reader.get_batch(offset))
-        elif offset:
-            self._source.seek(offset)
-            yield self._chosen(pa.ipc.read_record_batch(pa.ipc.read_message(self._source), self._reader.schema))
-        else:
-            self._source.seek(0)
-            yield from map(self._chosen, pa.ipc.open_stream(self._source))
+        with self._used() as mapped:
+            if mapped.is_file:
+                batch = mapped.reader.get_batch(offset)
+            elif offset:
+                mapped.source.seek(offset)
+                batch = pa.ipc.read_record_batch(pa.ipc.read_message(mapped.source), mapped.reader.schema)
+            else:
+                batch = None
+        if batch is not None:
+            yield self._chosen(batch)
+            return
+        at, stream, num_given = None, None, 0
+        while True:
+            with self._used() as mapped:
+                if mapped is not at or stream is None:
+                    # Opened for the first time, or again: what was given is passed over.
+                    mapped.source.seek(0)
+                    at, stream = mapped, iter(pa.ipc.open_stream(mapped.source))
+                    for _ in range(num_given):
+                        next(stream, None)
+                batch = next(stream, None)
+            if batch is None:
+                return
+            num_given += 1
+            yield self._chosen(batch)
 
     def close(self) -> None:
         """Close the file; rows that were given stay valid."""
-        self._source.close()
-        self._raw.close()
+        self._lent.close()
+
+    @contextmanager
+    def _used(self) -> Iterator[_Mapped]:
+        with self._lent.use() as mapped:
+            if mapped.raw is None:
+                # Touching a map of a file that became shorter ends the process.
+                check_unchanged(self._shard, os.stat(self._shard.path))
+            yield mapped
+
+    def _open(self) -> _Mapped:
+        raw = None if is_local(self._shard.path) else open_shard(self._opener, self._shard)
+        source = _source(raw, self._shard.path)
+        with closed_on_error(source):
+            if raw is None:
+                check_unchanged(self._shard, os.stat(self._shard.path))
+            is_file = source.read(6) == _FILE_MAGIC
+            source.seek(0)
+            return _Mapped(source, pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source), is_file, raw)
 
     def _chosen(self, batch: Any) -> Any:
         return batch if self._columns is None else batch.select(self._columns)
 
 
-def _source(raw: BinaryIO, path: str) -> Any:
-    return pa.memory_map(path) if is_local(path) else pa.PythonFile(raw, mode="r")
+def _source(raw: BinaryIO | None, path: str) -> Any:
+    return with_descriptors(lambda: pa.memory_map(path)) if is_local(path) else pa.PythonFile(raw, mode="r")
 
 
 def _index_file(file: ShardFile, source: Any, block_bytes: int) -> ShardIndex:
@@ -135,7 +186,8 @@ def _next_message(source: Any, file: ShardFile) -> tuple[int, Any] | None:
         return offset, pa.ipc.read_message(source)
     except (pa.ArrowException, EOFError, OSError) as error:
         raise SourceError(
-            f"{file.path} is truncated or damaged: no whole message at byte {offset} ({error}); fetch or write it again"
+            f"{file.path} is truncated or damaged: no whole message at byte {offset} ({text_of(error)}); fetch or "
+            "write it again"
         ) from None
 
 

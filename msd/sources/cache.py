@@ -12,18 +12,17 @@ import msgspec
 import numpy as np
 
 from msd.core.arrays import Int64Array
-from msd.core.state import fingerprint
 from msd.sources.files import ShardFile
 from msd.sources.shard import ShardIndex
 
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 """Raised when an index of an unchanged file would come out differently."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class _Record(msgspec.Struct, frozen=True):
-    key: str
+    key: bytes
     file_version: str
     columns: tuple[bytes, bytes, bytes, bytes]
     """Little-endian int64: units, rows, offsets, bytes."""
@@ -89,8 +88,8 @@ class IndexCache:
                     error.strerror or error,
                 )
 
-    def _path(self, key: str) -> Path:
-        name = fingerprint(key)
+    def _path(self, key: bytes) -> Path:
+        name = hashlib.blake2b(key, digest_size=12).hexdigest()
         return self._directory / name[:2] / f"{name}.idx"
 
 
@@ -100,8 +99,9 @@ def default_cache_dir() -> Path:
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "msd"
 
 
-def _key(file: ShardFile, chosen_format: str, block_bytes: int) -> str:
-    return f"{CACHE_VERSION} {chosen_format} {block_bytes} {file.path}"
+def _key(file: ShardFile, chosen_format: str, block_bytes: int) -> bytes:
+    # File names need not be UTF-8; surrogates stand for the bytes that are not.
+    return f"{CACHE_VERSION} {chosen_format} {block_bytes} {file.path}".encode(errors="surrogateescape")
 
 
 def _column(data: bytes) -> Int64Array:

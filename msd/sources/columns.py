@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from msd.core.arrays import Int64Array
 from msd.core.sample import RawSample
+from msd.core.text import text_of
 from msd.errors import SourceError
 from msd.sources.base import BadRow
 from msd.sources.schema import Kind, Schema
@@ -141,7 +142,7 @@ def _value(name: str, scalar: Any) -> Any:
         coarse = _without_nanoseconds(scalar.type)
         return (scalar if coarse == scalar.type else scalar.cast(coarse, safe=False)).as_py()
     except (ValueError, OverflowError, ArithmeticError, TypeError) as error:
-        return BadRow(f"column {name!r} holds a value that cannot be read: {' '.join(str(error).split())[:200]}")
+        return BadRow(f"column {name!r} holds a value that cannot be read: {text_of(error)[:200]}")
 
 
 def _without_nanoseconds(arrow_type: Any) -> Any:

@@ -6,13 +6,18 @@ import os
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from msd.core.text import text_of
 from msd.errors import SourceError
 from msd.sources.config import ReaderConfig
-from msd.sources.files import is_local, reading, retried
+from msd.sources.descriptors import is_exhausted, too_many_open
+from msd.sources.files import is_local, reading
+from msd.sources.remote import reaching, retried
+from msd.sources.versions import version_of, version_of_info
 
 EXTENSIONS: dict[str, tuple[str, ...]] = {
     "parquet": (".parquet", ".pq", ".parq"),
@@ -38,6 +43,7 @@ class Found:
     path: str
     nbytes: int
     version: str
+    """Empty for a link that leads to no file."""
     is_named: bool
     """By a file path or glob, rather than met in a directory."""
 
@@ -71,13 +77,15 @@ def _local_files(name: str, item: str) -> Iterator[Found]:
     if os.path.isfile(path):
         yield _local(os.path.dirname(path), path, is_named=True)
         return
+    if os.path.lexists(path):
+        raise SourceError(f"sources.{name}: {_no_file(path)}")
     patterns = expand_braces(path)
     if len(patterns) == 1 and not glob.has_magic(path):
         raise SourceError(f"sources.{name}: {path} does not exist; {_nearby(path)}")
     root = os.path.commonpath([_fixed_part(pattern) for pattern in patterns])
     for pattern in patterns:
         matches = sorted(glob.iglob(pattern, recursive=True))
-        files = [match for match in matches if not os.path.isdir(match)]
+        files = [match for match in matches if os.path.isfile(match) or _is_dead_link(match)]
         for match in files:
             yield _local(root, match, is_named=True)
         # A glob of directories saved by `datasets` names what lies in them.
@@ -86,18 +94,35 @@ def _local_files(name: str, item: str) -> Iterator[Found]:
             for file in _walk(folder):
                 yield _local(root, file, is_named=False)
         if not files and not folders:
+            others = [match for match in matches if not os.path.isdir(match)]
             inner = f"; it matches {len(matches)} directories: end it in /**/*" if matches else ""
+            if others:
+                inner = f"; {_no_file(others[0])}"
             raise SourceError(f"sources.{name}: {pattern} matches no file{inner}; {_nearby(_fixed_part(pattern))}")
+
+
+def _no_file(path: str) -> str:
+    """Return why a path that exists is no file to read, and what to do."""
+    found = "a pipe, socket or device"
+    if os.path.islink(path):
+        with suppress(OSError):
+            found = f"a link to {os.readlink(path)}"
+        found += ", which does not exist" if _is_dead_link(path) else ", which is none either"
+    return f"{path} is not a regular file but {found}; name the file that holds the data"
+
+
+def _is_dead_link(path: str) -> bool:
+    """Return whether a path is a link that leads nowhere, or round in circles."""
+    return os.path.islink(path) and not os.path.exists(path)
 
 
 def _local(root: str, path: str, *, is_named: bool) -> Found:
     inside = os.path.relpath(path, root).replace(os.sep, "/")
+    if _is_dead_link(path):
+        return Found(root, inside, path, 0, "", is_named)
     with reading(path):
-        # A link that leads nowhere matters only if its file is taken; opening it then says so.
-        if not os.path.exists(path):
-            return Found(root, inside, path, 0, "missing", is_named)
         status = os.stat(path)
-    return Found(root, inside, path, status.st_size, f"{status.st_size}-{status.st_mtime_ns}", is_named)
+    return Found(root, inside, path, status.st_size, version_of(status), is_named)
 
 
 def _walk(root: str) -> Iterator[str]:
@@ -113,23 +138,50 @@ def _walk(root: str) -> Iterator[str]:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 if entry.name.startswith("."):
                     continue
-                if entry.is_dir():
+                if _is(entry.is_dir):
                     waiting.append(entry.path)
-                elif entry.is_file() or entry.is_symlink():
+                elif _is(entry.is_file) or _is_dead_link(entry.path):
                     yield entry.path
 
 
-def _remote_files(name: str, url: str, config: ReaderConfig) -> Iterator[Found]:
+def _is(asked: Callable[[], bool]) -> bool:
+    try:
+        return asked()
+    except OSError:
+        # A link that leads to itself, or through a directory that may not be searched.
+        return False
+
+
+def _reached(name: str, url: str, config: ReaderConfig) -> tuple[Any, str]:
+    """Return the file system of a URL and the path on it."""
     import fsspec
 
     try:
         fs, path = fsspec.core.url_to_fs(url, **config.storage_options)
+    except FileNotFoundError as error:
+        raise SourceError(
+            f"sources.{name}: {url} does not exist: {text_of(error)}; correct the path or put the data there"
+        ) from error
     except (ValueError, ImportError) as error:
-        raise SourceError(f"sources.{name}: cannot reach {url}: {error}; install what fsspec needs for it") from None
+        raise SourceError(
+            f"sources.{name}: cannot reach {url}: {text_of(error)}; install what fsspec needs for it"
+        ) from None
+    except Exception as error:
+        if isinstance(error, OSError) and is_exhausted(error):
+            raise too_many_open(error) from error
+        raise SourceError(
+            f"sources.{name}: cannot reach {url} ({type(error).__name__}: {text_of(error)}); correct the URL, its "
+            "storage_options, or the file that it leads into"
+        ) from error
+    return fs, str(path)
+
+
+def _remote_files(name: str, url: str, config: ReaderConfig) -> Iterator[Found]:
+    fs, path = _reached(name, url, config)
     path = path.rstrip("/")
     infos: dict[str, Any] = {}
     root, is_named = posixpath.dirname(path), True
-    with reading(url):
+    with reading(url), reaching():
         if glob.has_magic(path) or len(expand_braces(path)) > 1:
             patterns = expand_braces(path)
             root = posixpath.commonpath([_fixed_part(pattern) for pattern in patterns])
@@ -152,23 +204,20 @@ def _remote_files(name: str, url: str, config: ReaderConfig) -> Iterator[Found]:
         raise SourceError(f"sources.{name}: {url} matches no file; correct the path, or end a glob in /**/*")
     for file, info in files.items():
         inside = posixpath.relpath(file, root) if root else file
-        yield Found(root, inside, _url(url, fs, file), int(info.get("size") or 0), _version(info), is_named)
+        yield Found(root, inside, _url(url, fs, file), int(info.get("size") or 0), version_of_info(info), is_named)
 
 
 def _url(pattern: str, fs: Any, path: str) -> str:
     """Return the URL of one file that a URL pattern led to; chained URLs keep their chain."""
-    head, chain, rest = pattern.partition("::")
-    if not chain:
+    links = pattern.split("::")
+    if len(links) == 1:
         return str(fs.unstrip_protocol(path))
-    if "://" in head:
-        return f"{head.partition('://')[0]}://{path}::{rest}"
-    return f"{head}::{rest.partition('://')[0]}://{path.lstrip('/')}"
-
-
-def _version(info: dict[str, Any]) -> str:
-    keys = ("ETag", "etag", "md5Hash", "checksum", "mtime", "LastModified", "last_modified", "updated", "created")
-    stamp = next((str(info[key]) for key in keys if info.get(key) is not None), "")
-    return f"{info.get('size')}-{stamp}"
+    # `simplecache::zip://*.jsonl::file:///a.zip`: the first link with an address is the one that was listed.
+    listed = next((number for number, link in enumerate(links) if "://" in link), len(links) - 1)
+    protocol, colon, _ = links[listed].partition("://")
+    has_protocol = not colon or path.startswith(f"{protocol}://")
+    links[listed] = path if has_protocol else f"{protocol}://{path}"
+    return "::".join(links)
 
 
 def expand_braces(pattern: str) -> list[str]:

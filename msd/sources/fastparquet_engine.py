@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
+from msd.core.text import text_of
 from msd.errors import SourceError
 from msd.sources.columns import is_list
 
@@ -35,8 +36,12 @@ class FastParquetShard:
         self._path = path
         self._metadata = pq.read_metadata(raw)
         schema = self._metadata.schema.to_arrow_schema()
-        self._fields = [schema.field(name) for name in (columns or schema.names)]
+        chosen = schema.names if columns is None else dict.fromkeys(columns)
+        self._fields = [schema.field(name) for name in chosen]
         for field in self._fields:
+            # To fastparquet a dot leads from a column into its fields, whichever was meant.
+            if "." in field.name or any(name.startswith(f"{field.name}.") for name in schema.names):
+                raise self._refusal(f"cannot tell column {field.name!r} from others: names with dots are ambiguous")
             if not _is_exact(field):
                 raise self._refusal(f"cannot give column {field.name!r} ({field.type}) exactly")
         raw.seek(0)
@@ -96,7 +101,7 @@ class FastParquetShard:
         try:
             yield
         except Exception as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = text_of(error)[:200]
             raise self._refusal(f"cannot read it ({type(error).__name__}: {reason})") from error
 
     def _refusal(self, why: str) -> SourceError:

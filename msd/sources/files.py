@@ -2,24 +2,24 @@
 
 import io
 import os
-import time
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar, cast
 
 from msd.core.index import Shard
-from msd.core.seeds import raw_words
+from msd.core.text import text_of
 from msd.errors import SourceError
+from msd.sources.descriptors import Lent, is_exhausted, too_many_open, with_descriptors
+from msd.sources.remote import RemoteFile
+from msd.sources.versions import has_changed, version_of
 
 T = TypeVar("T")
 
 MAX_OPEN_FILES = 4
-"""Files that one reader holds open."""
-NUM_RETRIES = 3
-"""How often a remote operation that failed is tried again."""
-
-_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+"""Shards that one reader is in the midst of; how many files are open is bounded by process, see `descriptors`."""
+_CHAIN = re.compile(r"[a-z][a-z0-9+.-]*::")
 _MAGIC = (
     (b"PAR1", "a Parquet file"),
     (b"\x1f\x8b", "gzip data"),
@@ -61,13 +61,13 @@ class Opener:
     """Opens local paths plainly and URLs through fsspec, with retries."""
 
     def __init__(
-        self, storage_options: Mapping[str, Any] | None = None, *, sleep: Callable[[float], None] = time.sleep
-    ):
+        self, storage_options: Mapping[str, Any] | None = None, *, sleep: Callable[[float], None] | None = None
+    ) -> None:
         """Remember how to reach remote files.
 
         Args:
             storage_options: Passed to fsspec.
-            sleep: Waits between tries.
+            sleep: Waits between tries; None is `time.sleep`.
         """
         self._options = dict(storage_options or {})
         self._sleep = sleep
@@ -79,23 +79,37 @@ class Opener:
             OSError: If it cannot be opened, for a remote file after `NUM_RETRIES` more tries.
         """
         if is_local(path):
-            return open(path, "rb")
-        return cast(BinaryIO, RemoteFile(path, self._options, sleep=self._sleep))
+            return with_descriptors(lambda: open(path, "rb"))
+        return cast(BinaryIO, self.open_remote(path))
+
+    def open_remote(self, path: str) -> RemoteFile:
+        """Return the file at a URL.
+
+        Raises:
+            OSError: If it cannot be reached after `NUM_RETRIES` more tries.
+        """
+        return RemoteFile(path, self._options, sleep=self._sleep)
 
 
-class RemoteFile(io.RawIOBase):
-    """A remote file that survives transient errors: it is opened again and goes on at its position."""
+class LocalFile(io.RawIOBase):
+    """A local file of a source that may be closed for others between two reads; it then is opened again.
 
-    def __init__(self, path: str, storage_options: Mapping[str, Any], *, sleep: Callable[[float], None] = time.sleep):
-        """Look up the file; it is opened at the first read."""
-        import fsspec
+    Every read makes sure that the file is the one that was indexed: a file that is written anew while it is read would
+    give rows of both.
+    """
 
-        self._path = path
-        self._sleep = sleep
-        self._fs, self._fs_path = fsspec.core.url_to_fs(path, **storage_options)
-        self._file: Any = None
+    def __init__(self, shard: Shard) -> None:
+        """Open the file of an indexed shard.
+
+        Raises:
+            OSError: If it cannot be opened.
+            SourceError: If it is no longer the file that was indexed.
+        """
+        self._shard = shard
         self._position = 0
-        self._nbytes = int(retried(lambda: self._fs.info(self._fs_path)["size"], path, sleep=sleep) or 0)
+        self._lent: Lent[BinaryIO] = Lent(lambda: _opened(shard.path), lambda file: file.close())
+        with self._lent.use() as file, closed_on_error(self):
+            check_unchanged(shard, os.fstat(file.fileno()))
 
     def readable(self) -> bool:  # noqa: D102
         return True
@@ -107,57 +121,30 @@ class RemoteFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:  # noqa: D102
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._nbytes}[whence]
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._shard.nbytes}[whence]
         self._position = start + offset
         return self._position
 
-    def readinto(self, buffer: Any) -> int:  # noqa: D102
-        data = retried(lambda: self._read(len(buffer)), self._path, sleep=self._sleep, after=self._drop)
-        buffer[: len(data)] = data
+    def read(self, size: int | None = -1) -> bytes:  # noqa: D102
+        with self._lent.use() as file:
+            file.seek(self._position)
+            data = file.read(-1 if size is None else size)
+            check_unchanged(self._shard, os.fstat(file.fileno()))
         self._position += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:  # noqa: D102
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
         return len(data)
 
     def close(self) -> None:  # noqa: D102
-        self._drop()
+        self._lent.close()
         super().close()
 
-    def _read(self, size: int) -> bytes:
-        if self._file is None:
-            self._file = self._fs.open(self._fs_path, "rb")
-        self._file.seek(self._position)
-        return bytes(self._file.read(size))
 
-    def _drop(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            with suppress(OSError):
-                file.close()
-
-
-def retried(
-    action: Callable[[], T],
-    address: str,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    after: Callable[[], None] = lambda: None,
-) -> T:
-    """Return what `action` returns, trying again after transient errors: 0.2, 0.4, 0.8 s and up to half as much more.
-
-    The jitter belongs to (address, try), so that many readers do not come back at once.
-
-    Raises:
-        OSError: One that trying again cannot cure, or the last.
-    """
-    for attempt in range(NUM_RETRIES):
-        try:
-            return action()
-        except _LASTING:
-            raise
-        except OSError:
-            after()
-            jitter = int(raw_words(1, "retry", address, os.getpid(), attempt)[0]) / 2**64
-            sleep(0.2 * 2**attempt * (1 + jitter / 2))
-    return action()
+def _opened(path: str) -> BinaryIO:
+    return open(path, "rb")
 
 
 class OpenFiles(Generic[T]):
@@ -198,8 +185,13 @@ class OpenFiles(Generic[T]):
 
 
 def is_local(path: str) -> bool:
-    """Return whether `path` is a plain path of this machine."""
-    return "://" not in path and "::" not in path
+    """Return whether `path` is a plain path of this machine, which may have `::` in its name."""
+    if path.startswith(("/", "~")):
+        return True
+    if "://" in path:
+        return False
+    # `simplecache::/data/x` is a chain of fsspec; `part::1.jsonl` is one only if no such file lies here.
+    return _CHAIN.match(path) is None or os.path.lexists(path)
 
 
 def open_shard(opener: Opener, shard: Shard) -> BinaryIO:
@@ -209,17 +201,38 @@ def open_shard(opener: Opener, shard: Shard) -> BinaryIO:
         SourceError: If it cannot be opened or is no longer the file that was indexed.
     """
     with reading(shard.path):
-        file = opener.open(shard.path)
-        nbytes = file.seek(0, os.SEEK_END)
-        file.seek(0)
+        if is_local(shard.path):
+            return cast(BinaryIO, LocalFile(shard))
+        file = opener.open_remote(shard.path)
+    with closed_on_error(file):
+        check_same(shard, file.seek(0, os.SEEK_END), file.version)
+    file.seek(0)
+    return cast(BinaryIO, file)
+
+
+def check_unchanged(shard: Shard, status: os.stat_result) -> None:
+    """Refuse a local file that is no longer the one that was indexed.
+
+    Raises:
+        SourceError: Naming the file and what differs.
+    """
+    check_same(shard, status.st_size, version_of(status))
+
+
+def check_same(shard: Shard, nbytes: int, version: str) -> None:
+    """Refuse a file of another size, or of another version where both are known.
+
+    Raises:
+        SourceError: Naming the file and what differs.
+    """
     if nbytes != shard.nbytes:
-        file.close()
         raise changed(shard, f"it had {shard.nbytes} bytes and has {nbytes}")
-    return file
+    if has_changed(shard.version, version):
+        raise changed(shard, f"it still has {nbytes} bytes, but was written again")
 
 
 @contextmanager
-def closed_on_error(file: BinaryIO) -> Iterator[None]:
+def closed_on_error(file: BinaryIO | io.IOBase) -> Iterator[None]:
     """Close `file` if what it was opened for fails."""
     try:
         yield
@@ -240,9 +253,11 @@ def reading(path: str, *more: type[Exception]) -> Iterator[None]:
     except PermissionError:
         raise SourceError(f"{path}: permission denied; make it readable for this user, or leave it out") from None
     except Exception as error:
+        if isinstance(error, OSError) and is_exhausted(error):
+            raise too_many_open(error) from error
         if not isinstance(error, (OSError, EOFError, *more)):
             raise
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        reason = text_of(error)[:300] or type(error).__name__
         raise SourceError(f"{path} cannot be read ({reason}); repair it or leave it out of the path") from error
 
 

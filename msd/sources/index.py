@@ -72,7 +72,7 @@ def index_sources(
     parts: dict[str, list[tuple[Shard, ShardIndex]]] = {name: [] for name in sources}
     for task, (name, file) in tasks.items():
         index = task.result()[0]
-        shard = Shard(name=file.name, path=file.path, nbytes=file.nbytes, num_rows=index.num_rows)
+        shard = Shard(name=file.name, path=file.path, nbytes=file.nbytes, num_rows=index.num_rows, version=file.version)
         parts[name].append((shard, index))
     return {name: _table(name, sources[name], listed[name][0], parts[name]) for name in sources}
 

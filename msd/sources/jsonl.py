@@ -10,6 +10,7 @@ import msgspec
 from msd.core.arrays import Int64Array
 from msd.core.index import BlockTable
 from msd.core.sample import RawSample
+from msd.core.text import text_of
 from msd.errors import SourceError
 from msd.sources.base import BadRow
 from msd.sources.config import ReaderConfig
@@ -63,7 +64,7 @@ def parse_line(line: bytes) -> RawSample | BadRow:
     try:
         value = parse_json(line)
     except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        reason = "nested too deeply" if isinstance(error, RecursionError) else text_of(error)
         return BadRow(f"line is not JSON: {reason[:200]}")
     if not isinstance(value, dict):
         return BadRow(f"line is not a JSON object but {_json_name(value)}")

@@ -1,5 +1,6 @@
 """Which files a source has, in which order, and of which format."""
 
+import logging
 import posixpath
 
 import msgspec
@@ -10,6 +11,7 @@ from msd.sources.config import ReaderConfig
 from msd.sources.discover import EXTENSIONS, HF_MARKS, Found, counted, discover, shown
 from msd.sources.files import Opener, ShardFile, is_local, reading
 
+_LOG = logging.getLogger(__name__)
 _NAMED_ONLY = {
     "jsonl": (".json", ".json.gz", ".json.zst"),
     "text": (".html", ".htm", ".c", ".h", ".cc", ".cpp", ".js", ".ts", ".java", ".go", ".rs", ".tex", ".xml", ".csv"),
@@ -38,15 +40,27 @@ def find_shards(name: str, config: ReaderConfig) -> tuple[str, list[ShardFile]]:
     chosen = _set_format(config)
     if chosen in ("memory", "class"):
         return chosen, []
-    found = discover(name, config)
-    chosen = chosen or _format_of(name, config, found)
+    reached = discover(name, config)
+    chosen = chosen or _format_of(name, config, reached)
+    found = [file for file in reached if file.version]
+    dead = [file for file in reached if not file.version]
     if chosen == "hf":
         return chosen, _hf_shards(name, config, _with_names(name, found))
     taken = [file for file in found if file.is_named or file.inside.lower().endswith(EXTENSIONS[chosen])]
+    dead = [file for file in dead if file.is_named or file.inside.lower().endswith(EXTENSIONS[chosen])]
+    if dead and taken:
+        _LOG.warning(
+            "sources.%s: %d links lead to no file and are left out, the first is %r; fetch what they lead to if it is "
+            "data",
+            name,
+            len(dead),
+            dead[0].path,
+        )
     if not taken:
+        links = f", and {len(dead)} links that lead to no file ({dead[0].path})" if dead else ""
         raise SourceError(
             f"sources.{name}: no {chosen} file in {shown(config)}; looked for {' '.join(EXTENSIONS[chosen])}, found "
-            f"{counted(file.inside for file in found)}; set the format these have, or name the files with a glob"
+            f"{counted(file.inside for file in found)}{links}; set the format these have, or name the files with a glob"
         )
     return chosen, sorted(_with_names(name, taken))
 

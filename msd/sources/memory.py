@@ -15,6 +15,7 @@ import numpy as np
 from msd.core.arrays import Int64Array
 from msd.core.index import BlockTable, Shard
 from msd.core.sample import RawSample
+from msd.core.text import text_of
 from msd.errors import SourceError
 from msd.sources.base import BadRow
 from msd.sources.config import ReaderConfig
@@ -168,7 +169,9 @@ def _taker(items: Any) -> Callable[[Int64Array], list[RawSample | BadRow]]:
         try:
             item = items[number]
         except Exception as error:
-            return BadRow(f"item {number} of {type(items).__name__} raised {type(error).__name__}: {str(error)[:200]}")
+            return BadRow(
+                f"item {number} of {type(items).__name__} raised {type(error).__name__}: {text_of(error)[:200]}"
+            )
         return row_of(item, f"item {number}")
 
     return lambda row_N: [one(number) for number in row_N.tolist()]

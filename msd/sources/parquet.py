@@ -103,18 +103,23 @@ class PyArrowShard:
     def __init__(self, raw: BinaryIO, columns: list[str] | None) -> None:
         """Read the footer of `raw`."""
         self._raw = raw
-        self._columns = columns
+        self._columns = None if columns is None else list(dict.fromkeys(columns))
         self._whole = pq.ParquetFile(raw, pre_buffer=False)
 
     def batches(self, group: int, batch_rows: int | None) -> Iterator[Any]:
         """Return the record batches of a row group: all rows at once, or about `batch_rows` at a time."""
         if batch_rows is None:
             table = self._whole.read_row_group(group, columns=self._columns, use_threads=False)
-            return iter(table.to_batches())
+            return map(self._chosen, table.to_batches())
         buffered = pq.ParquetFile(self._raw, metadata=self._whole.metadata, pre_buffer=False, buffer_size=_BUFFER_BYTES)
-        return iter(
-            buffered.iter_batches(batch_size=batch_rows, row_groups=[group], columns=self._columns, use_threads=False)
+        return map(
+            self._chosen,
+            buffered.iter_batches(batch_size=batch_rows, row_groups=[group], columns=self._columns, use_threads=False),
         )
+
+    def _chosen(self, batch: Any) -> Any:
+        # For pyarrow, `x.y` also names field y of column x.
+        return batch if self._columns is None else batch.select(self._columns)
 
     def close(self) -> None:
         """Close the file."""

@@ -12,6 +12,7 @@ from typing import Any
 from msd.core.arrays import Int64Array
 from msd.core.index import BlockTable
 from msd.core.sample import RawSample
+from msd.core.text import text_of
 from msd.errors import SourceError
 from msd.sources.base import BadRow
 from msd.sources.config import ReaderConfig
@@ -120,7 +121,7 @@ def _row(key: str, fields: list[tuple[str, Member]], data: bytes) -> RawSample |
         try:
             row[field] = _value(field, data[member.data_start : member.data_start + member.size])
         except (ValueError, RecursionError) as error:
-            return BadRow(f"member {member.name!r} cannot be decoded: {str(error)[:200] or type(error).__name__}")
+            return BadRow(f"member {member.name!r} cannot be decoded: {text_of(error)[:200] or type(error).__name__}")
     return row
 
 

@@ -12,6 +12,7 @@ from msd.core.arrays import Int64Array
 from msd.core.dotted import import_dotted
 from msd.core.index import BlockTable, Shard
 from msd.core.sample import RawSample
+from msd.core.text import text_of
 from msd.errors import SourceError
 from msd.sources.base import BadRow
 from msd.sources.config import ReaderConfig
@@ -113,7 +114,7 @@ def _make(name: str, config: ReaderConfig) -> tuple[Any, str]:
     except Exception as error:
         raise SourceError(
             f"sources.{name}: {label} could not be made with options {config.options!r} "
-            f"({type(error).__name__}: {error}); correct `options` or the class"
+            f"({type(error).__name__}: {text_of(error)}); correct `options` or the class"
         ) from error
     if not _has_items(made) and not hasattr(made, "__iter__"):
         raise SourceError(
@@ -132,7 +133,7 @@ def _length(name: str, made: Any, label: str) -> int:
         return len(made)
     except Exception as error:
         raise SourceError(
-            f"sources.{name}: len() of {label} raised {type(error).__name__}: {error}; correct the class"
+            f"sources.{name}: len() of {label} raised {type(error).__name__}: {text_of(error)}; correct the class"
         ) from error
 
 
@@ -140,7 +141,7 @@ def _item(made: Any, number: int, label: str) -> RawSample | BadRow:
     try:
         item = made[number]
     except Exception as error:
-        return BadRow(f"{label}[{number}] raised {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        return BadRow(f"{label}[{number}] raised {type(error).__name__}: {text_of(error)[:200]}")
     return row_of(item, f"{label}[{number}]")
 
 
@@ -152,8 +153,8 @@ def _iterate(name: str, made: Any, label: str) -> Iterator[RawSample | BadRow]:
             number += 1
     except Exception as error:
         raise SourceError(
-            f"sources.{name}: {label} raised {type(error).__name__} after {number} rows: {error}; correct the class, "
-            "or let it skip what it cannot read"
+            f"sources.{name}: {label} raised {type(error).__name__} after {number} rows: {text_of(error)}; correct the "
+            "class, or let it skip what it cannot read"
         ) from error
 
 

@@ -2,12 +2,14 @@ import json
 import os
 import time
 import tracemalloc
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from msd.errors import SourceError
+from msd.sources import descriptors
 from msd.sources.cache import IndexCache
 from msd.sources.config import ReaderConfig, ShuffleConfig
 from msd.sources.files import Opener
@@ -217,22 +219,13 @@ def test_an_index_of_another_file_under_the_same_key_is_not_taken(tmp_path):
 def test_a_reader_holds_few_files_open(tmp_path, monkeypatch):
     for number in range(12):
         write(tmp_path / f"{number:02}.jsonl", num_rows=2)
-    settings, held, most = config(tmp_path), [], []
+    settings, most = config(tmp_path), []
     blocks = index_sources({"s": settings})["s"]
-    original = Opener.open
-
-    def watched(self, path):
-        file = original(self, path)
-        held.append(file)
-        most.append(sum(not one.closed for one in held))
-        return file
-
-    monkeypatch.setattr(Opener, "open", watched)
+    monkeypatch.setattr(descriptors, "_OPEN", OrderedDict())
     reader = open_reader("s", settings, blocks)
     for block in range(blocks.num_blocks):
         reader.read_block(block, np.array([0]))
-    reader.read_block(blocks.num_blocks - 1, np.array([0]))
-    assert len(held) == 12
-    assert max(most) == 4
+        most.append(descriptors.num_open_files())
+    assert most == [1, 2, 3, *[4] * 9]
     reader.close()
-    assert all(file.closed for file in held)
+    assert descriptors.num_open_files() == 0

@@ -9,8 +9,8 @@ import pytest
 
 from msd.errors import SourceError
 from msd.sources.config import ReaderConfig
-from msd.sources.files import NUM_RETRIES, RemoteFile, retried
 from msd.sources.index import index_sources, list_shards
+from msd.sources.remote import NUM_RETRIES, RemoteFile, retried
 from msd.testing.conformance import check_source
 
 ROWS = [{"text": f"row {number}"} for number in range(50)]
@@ -109,7 +109,7 @@ def test_a_read_that_fails_goes_on_at_its_position(bucket, monkeypatch):
         return original(self, *arguments, **options)
 
     monkeypatch.setattr(type(memory), "open", flaky)
-    file._drop()
+    file._lent.close()
     assert file.read(5) == bytes(range(10, 15))
     assert file.seek(-5, io.SEEK_END) == 95
     assert file.read() == bytes(range(95, 100))
