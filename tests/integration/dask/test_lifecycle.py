@@ -15,7 +15,7 @@ import pytest
 from processes import Program, Start, descendants, programs, wait_until
 
 import msd
-from msd.errors import BadSampleRateError, ClosedError, ConfigError, EngineError, SourceError
+from msd.errors import BadSampleRateError, ClosedError, ConfigError, EngineError, MsdError, SourceError
 from msd.runtime.dask import cluster as cluster_module
 from msd.runtime.dask.cluster import EmbeddedCluster
 from msd.runtime.dask.engine import DaskEngine
@@ -42,9 +42,13 @@ SCRIPT = """
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with programs(tmp_path) as start:
-        yield start
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Starts programs whose temporary files lie in a folder of their own: what is killed leaves its logs there."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        with programs(tmp_path) as start:
+            yield start
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +148,7 @@ def test_what_a_cost_function_raises_reaches_every_rank_too(shared):
     settings = config(shared, cost={"backbone": {"kind": "test_lifecycle:cost"}})
     with msd.start(settings) as engine:
         for rank in range(2):
-            with pytest.raises(EngineError, match="Unusual: no cost"):
+            with pytest.raises(MsdError, match="Unusual: no cost"):
                 next(engine.client(rank))
 
 
@@ -153,7 +157,7 @@ def strategy(graph: Any, context: Any) -> Any:
 
 
 def test_what_a_strategy_raises_at_the_start_is_raised_at_the_start(shared):
-    with pytest.raises(EngineError, match="planner-e1 could not be made: Unusual: no plan"):
+    with pytest.raises(ConfigError, match="Unusual: no plan"):
         msd.start(config(shared, strategy=strategy))
 
 
