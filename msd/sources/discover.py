@@ -84,7 +84,7 @@ def _local_files(name: str, item: str) -> Iterator[Found]:
         raise SourceError(f"sources.{name}: {path} does not exist; {_nearby(path)}")
     root = os.path.commonpath([_fixed_part(pattern) for pattern in patterns])
     for pattern in patterns:
-        matches = sorted(glob.iglob(pattern, recursive=True))
+        matches = sorted(set(_matches(pattern)))
         files = [match for match in matches if os.path.isfile(match) or _is_dead_link(match)]
         for match in files:
             yield _local(root, match, is_named=True)
@@ -125,8 +125,29 @@ def _local(root: str, path: str, *, is_named: bool) -> Found:
     return Found(root, inside, path, status.st_size, version_of(status), is_named)
 
 
+def _matches(pattern: str) -> Iterator[str]:
+    """Yield what a pattern matches. Below `**` each directory is searched once, whatever links lead to it or round."""
+    pieces = pattern.split("/")
+    if "**" not in pieces:
+        yield from glob.iglob(pattern)
+        return
+    at = pieces.index("**")
+    rest = "/".join(pieces[at + 1 :] or ["*"])
+    for start in glob.iglob("/".join(pieces[:at]) or "/"):
+        for folder, _ in _folders(start) if os.path.isdir(start) else ():
+            yield from _matches(f"{glob.escape(folder.rstrip('/'))}/{rest}")
+
+
 def _walk(root: str) -> Iterator[str]:
     """Yield the files under `root`, through links, each directory once."""
+    for _, entries in _folders(root):
+        for entry in entries:
+            if not _is(entry.is_dir) and (_is(entry.is_file) or _is_dead_link(entry.path)):
+                yield entry.path
+
+
+def _folders(root: str) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+    """Yield each directory at and under `root` that is not hidden, and what it holds, sorted by name."""
     seen, waiting = set(), [root]
     while waiting:
         folder = waiting.pop()
@@ -134,14 +155,10 @@ def _walk(root: str) -> Iterator[str]:
         if real in seen:
             continue
         seen.add(real)
-        with reading(folder), os.scandir(folder) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                if entry.name.startswith("."):
-                    continue
-                if _is(entry.is_dir):
-                    waiting.append(entry.path)
-                elif _is(entry.is_file) or _is_dead_link(entry.path):
-                    yield entry.path
+        with reading(folder), os.scandir(folder) as found:
+            entries = sorted((e for e in found if not e.name.startswith(".")), key=lambda entry: entry.name)
+        waiting += [entry.path for entry in entries if _is(entry.is_dir)]
+        yield folder, entries
 
 
 def _is(asked: Callable[[], bool]) -> bool:

@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -7,6 +8,7 @@ from msd.sources.config import ReaderConfig
 from msd.sources.discover import expand_braces
 from msd.sources.index import index_sources, list_shards
 from msd.sources.open import resolve_format
+from msd.testing.conformance import check_source
 
 
 def put(folder, *names):
@@ -151,3 +153,66 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("msd.sources.files.Opener.open", forbidden)
     with pytest.raises(SourceError, match=r"a\.jsonl: permission denied; make it readable"):
         index_sources({"s": ReaderConfig(path=str(tmp_path))})
+
+
+def test_links_in_circles_and_links_that_lead_nowhere_are_left_out_and_said(tmp_path, caplog):
+    put(tmp_path, "web/a.jsonl", "web/deep/b.jsonl")
+    (tmp_path / "web" / "self").symlink_to("self")
+    (tmp_path / "web" / "ping").symlink_to("pong")
+    (tmp_path / "web" / "pong").symlink_to("ping")
+    for number in range(4):
+        (tmp_path / "web" / "deep" / f"up{number}").symlink_to(tmp_path / "web")
+    os.mkfifo(tmp_path / "web" / "pipe.jsonl")
+    assert names(tmp_path / "web") == ["a.jsonl", "deep/b.jsonl"]
+    assert not caplog.records
+    (tmp_path / "web" / "gone.jsonl").symlink_to("nowhere")
+    for path in (tmp_path / "web", tmp_path / "web" / "**" / "*.jsonl"):
+        caplog.clear()
+        assert names(path) == ["a.jsonl", "deep/b.jsonl"]
+        assert "1 links lead to no file and are left out" in caplog.text
+        assert "gone.jsonl" in caplog.text
+
+
+def test_what_is_no_regular_file_is_refused_as_such(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "self.jsonl").symlink_to("self.jsonl")
+    (tmp_path / "gone.jsonl").symlink_to("nowhere")
+    assert "/dev/null is not a regular file but a pipe, socket or device" in refused("/dev/null")
+    assert "is not a regular file but a pipe" in refused(tmp_path / "pipe.jsonl")
+    assert "is not a regular file but a pipe" in refused(tmp_path / "p*.jsonl")
+    assert "is not a regular file but a link to self.jsonl" in refused(tmp_path / "self.jsonl")
+    assert "a link to nowhere, which does not exist" in refused(tmp_path / "gone.jsonl")
+    assert "did you mean" not in refused(tmp_path / "self.jsonl")
+
+
+@pytest.mark.parametrize("name", ["::c.jsonl", "part::1.jsonl", "zip::x.jsonl", "a b.jsonl", "%41.jsonl", "#h.jsonl"])
+def test_a_local_name_may_hold_what_urls_hold(tmp_path, monkeypatch, name):
+    put(tmp_path, f"d/{name}")
+    monkeypatch.chdir(tmp_path / "d")
+    for path in (tmp_path / "d", tmp_path / "d" / name, name, f"file://{tmp_path}/d/{name}"):
+        assert names(path) == [name]
+        check_source({"format": "jsonl", "path": str(path)}, expected=[{"text": f"d/{name}"}])
+
+
+def test_names_that_are_not_utf8_are_indexed_split_and_cached(tmp_path, monkeypatch):
+    monkeypatch.setenv("MSD_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / os.fsdecode(b"d\xfe")
+    put(folder, os.fsdecode(b"\xff.jsonl"), os.fsdecode(b"\xfe.jsonl"), "\\udcff.jsonl")
+    settings = ReaderConfig(path=str(folder), split=(0.0, 0.999))
+    seen = []
+    first = index_sources({"s": settings}, on_progress=seen.append)["s"]
+    again = index_sources({"s": settings}, on_progress=seen.append)["s"]
+    assert first.num_rows_B.tolist() == [1, 1, 1]
+    assert first.digest == again.digest
+    assert [report.is_cached for report in seen] == [False] * 3 + [True] * 3
+    check_source(settings)
+    (folder / os.fsdecode(b"\xff.txt")).write_text("x")
+    check_source({"format": "text", "path": str(folder)})
+
+
+def test_two_stars_match_as_in_a_shell(tmp_path):
+    put(tmp_path, "a.jsonl", "x/b.jsonl", "x/y/c.jsonl", "x/y/z/d.jsonl", ".git/e.jsonl", "[x]/f.jsonl")
+    assert names(tmp_path / "**" / "*.jsonl") == ["[x]/f.jsonl", "a.jsonl", "x/b.jsonl", "x/y/c.jsonl", "x/y/z/d.jsonl"]
+    assert names(tmp_path / "x" / "**") == ["b.jsonl", "y/c.jsonl", "y/z/d.jsonl"]
+    assert names(tmp_path / "x" / "**" / "y" / "**" / "*.jsonl") == ["y/c.jsonl", "y/z/d.jsonl"]
+    assert names(tmp_path / "?" / "**" / "c.jsonl") == ["x/y/c.jsonl"]

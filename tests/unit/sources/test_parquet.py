@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from msd.errors import SourceError
+from msd.errors import ConfigError, SourceError
 from msd.sources.base import BadRow
 from msd.sources.config import ReaderConfig, ShuffleConfig
 from msd.sources.index import entry_cost, index_sources
@@ -286,3 +286,28 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "a.parquet")
     with pytest.raises(SourceError, match="2 columns named 'a'"):
         index_sources({"s": config(tmp_path)})
+
+
+def test_a_name_with_a_dot_is_the_column_of_that_name(tmp_path):
+    table = pa.table({"x": [{"y": 2}], "x.y": [1], "z": [3]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert read(tmp_path) == [{"x": {"y": 2}, "x.y": 1, "z": 3}]
+    assert read(tmp_path, columns=["x.y"]) == [{"x.y": 1}]
+    assert read(tmp_path, columns=["z", "x", "z"]) == [{"z": 3, "x": {"y": 2}}]
+    with pytest.raises(SourceError, match=r"column 'x\.y'.*names with dots are ambiguous.*set engine: pyarrow"):
+        read(tmp_path, columns=["x.y"], engine="fastparquet")
+    with pytest.raises(SourceError, match=r"column 'x'.*names with dots are ambiguous.*set engine: pyarrow"):
+        read(tmp_path, columns=["x"], engine="fastparquet")
+    assert read(tmp_path, columns=["z"], engine="fastparquet") == [{"z": 3}]
+
+
+def test_no_columns_at_all_are_refused():
+    with pytest.raises(ConfigError, match=r"columns: \[\] reads no column"):
+        ReaderConfig(path="a.parquet", columns=[])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_columns_come_in_the_order_asked_each_once(tmp_path, engine):
+    pq.write_table(pa.table({"a": [1, 2], "b": [3, 4]}), tmp_path / "a.parquet")
+    rows = read(tmp_path, columns=["b", "a", "b"], engine=engine)
+    assert [list(row.items()) for row in rows] == [[("b", 3), ("a", 1)], [("b", 4), ("a", 2)]]

@@ -1,5 +1,6 @@
 import io
 import json
+import zipfile
 
 import fsspec
 import numpy as np
@@ -48,8 +49,6 @@ def test_remote_parquet_is_read_in_place(bucket):
 
 
 def test_a_chained_url_keeps_its_chain(tmp_path):
-    import zipfile
-
     with zipfile.ZipFile(tmp_path / "pack.zip", "w") as packed:
         packed.writestr("in/a.jsonl", json.dumps(ROWS[0]) + "\n")
         packed.writestr("in/b.jsonl", json.dumps(ROWS[1]) + "\n")
@@ -126,3 +125,60 @@ def test_a_remote_file_that_changed_is_indexed_again(bucket):
     blocks = index_sources({"s": config})["s"]
     assert blocks.num_rows_B.tolist() == [3]
     assert np.array_equal(blocks.kept_rows(0), [0, 1, 2])
+
+
+@pytest.mark.parametrize("pattern", ["a.jsonl", "*.jsonl", ""])
+@pytest.mark.parametrize("head", ["simplecache::file://", "simplecache::", "filecache::file://"])
+def test_a_cached_local_url_keeps_its_slash(tmp_path, head, pattern):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
+    url = f"{head}{tmp_path}/d/{pattern}"
+    assert [shard.name for shard in list_shards("s", ReaderConfig(format="jsonl", path=url))] == ["a.jsonl"]
+    check_source({"format": "jsonl", "path": url}, expected=ROWS[:1])
+
+
+def test_a_cached_archive_keeps_all_of_its_chain(tmp_path):
+    with zipfile.ZipFile(tmp_path / "pack.zip", "w") as packed:
+        packed.writestr("in/a.jsonl", json.dumps(ROWS[0]) + "\n")
+    for head in ("zip://in/*.jsonl::simplecache::file://", "zip://in/a.jsonl::", "zip://in::file://"):
+        check_source({"format": "jsonl", "path": f"{head}{tmp_path}/pack.zip"}, expected=ROWS[:1])
+
+
+def test_whatever_a_store_raises_names_the_url(tmp_path, monkeypatch, bucket):
+    (tmp_path / "no.zip").write_text("no archive")
+    monkeypatch.chdir(tmp_path)
+    for url, why in (
+        ("zip://x::missing.zip", "missing.zip"),
+        ("zip://x::no.zip", "BadZipFile"),
+        (f"zip://*::file://{tmp_path}/no.zip", "BadZipFile"),
+    ):
+        with pytest.raises(SourceError, match=f"sources.s: .*{why}") as raised:
+            list_shards("s", ReaderConfig(format="jsonl", path=url))
+        assert url in str(raised.value)
+    memory, root = bucket
+    memory.pipe(f"{root}/a.jsonl", b'{"text": "x"}\n')
+
+    def broken(self, path, **options):
+        raise LookupError("no such region")
+
+    monkeypatch.setattr("msd.sources.remote.time.sleep", lambda _: None)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(memory), "info", broken)
+        with pytest.raises(SourceError, match=r"memory.*LookupError: no such region"):
+            list_shards("s", ReaderConfig(format="jsonl", path=f"memory:/{root}/a.jsonl"))
+
+
+def test_what_a_store_raises_while_reading_is_tried_again(bucket, monkeypatch):
+    memory, root = bucket
+    memory.pipe(f"{root}/x", bytes(range(100)))
+    file = RemoteFile(f"memory:/{root}/x", {}, sleep=lambda _: None)
+    original, failures = type(memory).open, [LookupError("throttled"), ValueError("half an answer")]
+
+    def flaky(self, *arguments, **options):
+        if failures:
+            raise failures.pop()
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(type(memory), "open", flaky)
+    assert file.read(5) == bytes(range(5))
+    file.close()
