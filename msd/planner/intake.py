@@ -12,6 +12,7 @@ from msd.core.sample import Failure, MetaTable, Outcome
 from msd.core.state import StateDict
 from msd.errors import BadSampleRateError, SourceError, StateError
 from msd.planner.piece import Piece
+from msd.planner.saved import SavedSource, damaged
 from msd.planner.settings import SourceTerms
 
 BUCKET_ROWS = 100
@@ -147,19 +148,31 @@ class SourceIntake:
             "barren": [self._barren_epoch, *self._barren],
         }
 
-    def load_state_dict(self, state: StateDict) -> None:
-        """Stand where `state` was saved; rows are to be observed from its ordinal on."""
-        if state["rows"] != self.terms.rows_per_epoch:
+    def load(self, saved: SavedSource) -> None:
+        """Stand where `saved` was; rows are to be observed from its ordinal on.
+
+        Raises:
+            StateError: If the source has another number of rows, or ends before that ordinal.
+        """
+        name, total = self.terms.name, self.terms.total_ordinals
+        if saved.rows != self.terms.rows_per_epoch:
             raise StateError(
-                f"cannot resume: source {self.terms.name!r} had {state['rows']} rows an epoch, now it has "
+                f"cannot resume: source {name!r} had {saved.rows} rows an epoch, now it has "
                 f"{self.terms.rows_per_epoch}; resume with the data that the state was saved with"
             )
-        self.ordinal, self.part = state["ordinal"], state["part"]
-        self.num_tokens, self.num_samples = state["tokens"], state["samples"]
-        self.is_ended = state["ended"]
-        self._bad = {int(bucket): int(count) for bucket, count in state["bad"]}
-        self._survivor_epoch = state["survivor_epoch"]
-        self._barren_epoch, *self._barren = state["barren"]
+        if total is not None and saved.ordinal > total:
+            raise StateError(
+                f"cannot resume: source {name!r} stands at ordinal {saved.ordinal}, and ends at {total} now; "
+                "resume with the max_epochs that the state was saved with"
+            )
+        if saved.ended and not self.is_empty and (total is None or saved.ordinal < total):
+            raise damaged(f"sources.{name}.ended cannot be true at ordinal {saved.ordinal} of {total or 'many'}")
+        self.ordinal, self.part = saved.ordinal, saved.part
+        self.num_tokens, self.num_samples = saved.tokens, saved.samples
+        self.is_ended = saved.ended or self.is_empty
+        self._bad = dict(saved.bad)
+        self._survivor_epoch = saved.survivor_epoch
+        self._barren_epoch, *self._barren = saved.barren
         self._clear_observed()
 
     def _clear_observed(self) -> None:

@@ -19,13 +19,14 @@ from msd.planner.piece import Piece
 from msd.planner.primitives.mix import Credits
 from msd.planner.primitives.pack import Packer, begin
 from msd.planner.progress import (
+    carried,
     expect_geometry,
     first_needed,
     geometry_of,
-    pieces_from_state,
     snapshot,
     source_states,
 )
+from msd.planner.saved import read_progress
 from msd.planner.settings import PlannerSettings
 from msd.planner.strategy import compile_strategy
 
@@ -124,13 +125,15 @@ class Planner:
         """Stand where `state` was saved, on this mesh. What was observed is forgotten.
 
         Raises:
-            StateError: If a setting that the order depends on differs, naming it; nothing is changed then.
+            StateError: If a setting that the order depends on differs, naming it, or the state is not whole; nothing is
+                changed then.
         """
         expect_geometry(state, self._geometry)
+        saved = read_progress(state)
         intakes, credits = self._new_intakes(), Credits(len(self._names))
-        source_states(state, intakes, credits)
-        carry = pieces_from_state(state, self._names)
-        self._restart(intakes, credits, carry=carry, step=state["step"])
+        source_states(saved, intakes, credits)
+        carry = carried(saved, self._names, self.strategy.pack)
+        self._restart(intakes, credits, carry=carry, step=saved.step)
 
     @staticmethod
     def first_needed(progress: StateDict) -> dict[str, int]:

@@ -9,12 +9,12 @@ from msd.planner.intake import SourceIntake
 from msd.planner.piece import Piece
 from msd.planner.primitives.mix import Credits
 from msd.planner.primitives.pack import Pack
+from msd.planner.saved import SavedProgress, damaged
 from msd.planner.settings import PlannerSettings
 
 STATE_VERSION = 1
 Geometry = Mapping[str, tuple[Any, str]]
 """What the order depends on: key of the state to (value, name of the setting)."""
-_MALFORMED = "cannot resume: the state is incomplete ({error!r}); pass what state_dict() returned, unchanged"
 
 
 def geometry_of(settings: PlannerSettings, pack: Pack) -> Geometry:
@@ -35,7 +35,7 @@ def snapshot(
     geometry: Geometry, step: int, intakes: Sequence[SourceIntake], credits: Credits, carry: Iterable[Piece]
 ) -> StateDict:
     """Return the position of a planner at the boundary before `step`."""
-    names = [intake.terms.name for intake in intakes]
+    names = _names(intakes)
     return {
         **{key: value for key, (value, _) in geometry.items()},
         "step": step,
@@ -59,27 +59,26 @@ def expect_geometry(state: StateDict, geometry: Geometry) -> None:
             )
 
 
-def source_states(state: StateDict, intakes: Sequence[SourceIntake], credits: Credits) -> None:
-    """Put sources and credits where `state` was saved; a source that the state does not know starts at 0.
+def source_states(saved: SavedProgress, intakes: Sequence[SourceIntake], credits: Credits) -> None:
+    """Put sources and credits where `saved` was; a source that it does not know starts at 0.
 
     Raises:
-        StateError: If the state has a source that the run has not, or is not whole.
+        StateError: If it has a source that the run has not, or one that does not stand where this run's can.
     """
-    try:
-        saved = state["sources"]
-        known = {intake.terms.name for intake in intakes}
-        gone = sorted(set(saved) - known)
-        if gone:
-            raise StateError(
-                f"cannot resume: the state has source {gone[0]!r}, this run has not; keep it, with weight 0 if it is "
-                "no longer to be drawn"
-            )
-        for intake in intakes:
-            if intake.terms.name in saved:
-                intake.load_state_dict(saved[intake.terms.name])
-        credits.load([int(saved.get(intake.terms.name, {"credit": 0})["credit"]) for intake in intakes])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StateError(_MALFORMED.format(error=error)) from None
+    gone = sorted(set(saved.sources) - set(_names(intakes)))
+    if gone:
+        raise StateError(
+            f"cannot resume: the state has source {gone[0]!r}, this run has not; keep it, with weight 0 if it is "
+            "no longer to be drawn"
+        )
+    for intake in intakes:
+        if intake.terms.name in saved.sources:
+            intake.load(saved.sources[intake.terms.name])
+    credits.load([saved.sources[name].credit if name in saved.sources else 0 for name in _names(intakes)])
+
+
+def _names(intakes: Sequence[SourceIntake]) -> list[str]:
+    return [intake.terms.name for intake in intakes]
 
 
 def _pieces_to_state(pieces: Iterable[Piece], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -90,26 +89,24 @@ def _pieces_to_state(pieces: Iterable[Piece], names: Sequence[str]) -> list[dict
     ]
 
 
-def pieces_from_state(state: StateDict, names: Sequence[str]) -> tuple[Piece, ...]:
+def carried(saved: SavedProgress, names: Sequence[str], pack: Pack) -> tuple[Piece, ...]:
     """Return the samples that a state carries.
 
     Raises:
-        StateError: If the state is not whole.
+        StateError: If they are more, or longer, than what can wait.
     """
-    try:
-        int(state["step"])
-        return tuple(
-            Piece(
-                **{
-                    **entry,
-                    "source": names.index(entry["source"]),
-                    "runs": tuple((int(first), int(last)) for first, last in entry["runs"]),
-                }
-            )
-            for entry in state["carry"]
+    if len(saved.carry) > pack.most_carried:
+        raise damaged(f"carry has {len(saved.carry)} samples, at most {pack.most_carried} can wait")
+    for piece in saved.carry:
+        if piece.length > pack.sequence_length:
+            raise damaged(f"carry.length cannot be {piece.length}")
+    return tuple(
+        Piece(
+            names.index(piece.source), piece.ordinal, piece.part, piece.start, piece.length, piece.num_valid,
+            piece.num_image_tokens, piece.num_images, piece.num_patches, tuple(piece.runs),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StateError(_MALFORMED.format(error=error)) from None
+        for piece in saved.carry
+    )  # fmt: skip
 
 
 def first_needed(progress: StateDict) -> dict[str, int]:

@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 from msd.core.seeds import ORDER_VERSION
-from msd.core.state import StateDict, expect_state
+from msd.core.state import StateDict, expect_state, fingerprint
 from msd.errors import StateError
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+"""2: states carry a digest."""
 
 
 def run_state(progress: StateDict, identity: StateDict) -> StateDict:
@@ -23,6 +24,7 @@ def run_state(progress: StateDict, identity: StateDict) -> StateDict:
         "order_version": ORDER_VERSION,
         "identity": identity,
         "planner": progress,
+        "digest": _digest(identity, progress),
     }
 
 
@@ -30,18 +32,28 @@ def progress_of(state: Any, identity: StateDict) -> StateDict:
     """Return the planner's progress from a state that a user gives.
 
     Raises:
-        StateError: If it is no state of ours, or of another configuration or data: naming every setting that differs
-            with both values, and the part of a source that does.
+        StateError: If it is no state of ours, is not as it was saved, or is of another configuration or data: naming
+            every setting that differs with both values, and the part of a source that does.
     """
     expect_state(state, kind="msd", version=STATE_VERSION, order_version=ORDER_VERSION)
     held, progress = state.get("identity"), state.get("planner")
     if not isinstance(held, dict) or not isinstance(progress, dict):
         raise StateError("cannot resume: the state is incomplete; pass what state_dict() returned, unchanged")
+    try:
+        is_whole = state.get("digest") == _digest(held, progress)
+    except (TypeError, ValueError, RecursionError):  # No JSON: not what state_dict() returned either.
+        is_whole = False
+    if not is_whole:
+        raise StateError("cannot resume: the state was changed after it was saved; pass what state_dict() returned")
     parts = [part for part in {**identity, **held} if _differs(part, identity, held)]
     if parts:
         differing = "; ".join(dict.fromkeys(_difference(part, identity, held) for part in parts))
         raise StateError(f"cannot resume: {differing}; use the configuration and data that the state was saved with")
     return progress
+
+
+def _digest(identity: StateDict, progress: StateDict) -> str:
+    return fingerprint({"identity": identity, "planner": progress})
 
 
 _FINGERPRINTS = {

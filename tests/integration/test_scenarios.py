@@ -185,7 +185,7 @@ def test_LH_2_a_state_of_another_version_is_refused_with_both_versions():
     with msd.start(config({"web": source(rows(100, 60))}), runtime="local") as engine:
         client = engine.client(0)
         state = client.state_dict() | {"version": 0}
-        with pytest.raises(StateError, match="the state has version=0, this run has version=1"):
+        with pytest.raises(StateError, match="the state has version=0, this run has version=2"):
             client.load_state_dict(state)
 
 

@@ -36,6 +36,11 @@ class Pack:
         """Whether a part may be cut at the end of a sequence."""
         return self.method == "concat"
 
+    @property
+    def most_carried(self) -> int:
+        """Largest number of samples that can wait between two steps."""
+        return {"best_fit": self.lookahead, "concat": 1}.get(self.method, 0)
+
     def new(self) -> "Packer":
         """Return the empty sequences of a step."""
         if self.method == "best_fit":

@@ -1,11 +1,13 @@
 """A state of another run is refused by the settings that differ, with both values."""
 
+import copy
 import json
 
 import pytest
 
 import msd
 from msd.errors import StateError
+from msd.runtime.state import progress_of
 
 SOURCE = {"rows": [{"text": f"row {n}"} for n in range(40)], "transforms": [{"kind": "tokenize", "tokenizer": "bytes"}]}
 
@@ -75,3 +77,39 @@ def test_the_same_configuration_is_not_refused(saved):
     with msd.start(config()) as engine, engine.client(rank=0) as client:
         client.load_state_dict(saved)
         assert next(client).step == 1
+
+
+def leaves(value, path=()):
+    yield path
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from leaves(inner, (*path, key))
+
+
+def test_a_state_of_which_one_value_was_changed_is_refused(saved):
+    identity = saved["identity"]
+    for path in list(leaves(saved))[1:]:
+        for junk in (None, -1, 10**6, "x", [], {"a": object()}, 1.5, float("nan")):
+            state = copy.deepcopy(saved)
+            place = state
+            for key in path[:-1]:
+                place = place[key]
+            if place[path[-1]] == junk:
+                continue
+            place[path[-1]] = junk
+            with pytest.raises(StateError, match="cannot resume") as caught:
+                progress_of(state, identity)
+            assert "\n" not in str(caught.value)
+
+
+def test_a_changed_state_says_so_before_what_differs(saved):
+    state = copy.deepcopy(saved)
+    state["planner"]["step"] += 1
+    assert refusal(state, config()) == (
+        "cannot resume: the state was changed after it was saved; pass what state_dict() returned"
+    )
+
+
+def test_a_state_that_was_restored_saves_itself_unchanged(saved):
+    with msd.start(config()) as engine, engine.client(rank=0) as client:
+        client.load_state_dict(saved)
+        assert json.loads(json.dumps(client.state_dict())) == saved

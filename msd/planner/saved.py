@@ -1,0 +1,106 @@
+"""A planner's position as it is written down: every value of one that is read back is checked."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from msd.core.sample import Outcome
+from msd.core.state import StateDict
+from msd.errors import StateError
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Length = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+NUM_BARREN = 1 + len(Outcome)
+
+
+class SavedSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where one source stands; see `SourceIntake` for what the values mean."""
+
+    rows: Count
+    ordinal: Count
+    part: Length
+    tokens: Count
+    samples: Count
+    ended: bool
+    bad: list[tuple[Count, Count]]
+    survivor_epoch: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
+    barren: Annotated[list[Count], msgspec.Meta(min_length=NUM_BARREN, max_length=NUM_BARREN)]
+    credit: Annotated[int, msgspec.Meta(ge=-(2**60), le=2**60)]
+
+
+class SavedPiece(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A sample that waits; see `Piece`."""
+
+    source: str
+    ordinal: Count
+    part: Length
+    start: Length
+    length: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    num_valid: Length
+    num_image_tokens: Length
+    num_images: Length
+    num_patches: Length
+    runs: list[tuple[Length, Length]]
+
+
+class SavedProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """The position, but for the settings that it was saved under."""
+
+    step: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+    sources: dict[str, SavedSource]
+    carry: list[SavedPiece]
+
+
+def read_progress(state: StateDict) -> SavedProgress:
+    """Return a state as values that can be trusted to be what they say they are.
+
+    Raises:
+        StateError: Naming the first value that is missing, of another type, or cannot be.
+    """
+    try:
+        saved: SavedProgress = msgspec.convert(state, SavedProgress, strict=True)
+    except (msgspec.ValidationError, OverflowError, RecursionError) as error:
+        raise damaged(str(error)) from None
+    for name, source in saved.sources.items():
+        _check_source(name, source)
+    for piece in saved.carry:
+        _check_piece(piece, saved.sources)
+    return saved
+
+
+def damaged(found: str) -> StateError:
+    """Return what to raise for a state that is no longer what was saved."""
+    return StateError(f"cannot resume: the state is damaged ({found}); pass what state_dict() returned, unchanged")
+
+
+def _check_source(name: str, source: SavedSource) -> None:
+    epoch = source.ordinal // source.rows if source.rows else 0
+    barren_epoch, *_ = source.barren
+    buckets = [bucket for bucket, _ in source.bad]
+    impossible: dict[str, Any] = {
+        "ordinal": source.ordinal if source.ordinal and not source.rows else None,
+        "survivor_epoch": source.survivor_epoch if source.survivor_epoch > epoch else None,
+        "barren": source.barren if barren_epoch > epoch else None,
+        "bad": source.bad if buckets != sorted(set(buckets)) else None,
+    }
+    _refuse(f"sources.{name}", impossible)
+
+
+def _check_piece(piece: SavedPiece, sources: Mapping[str, SavedSource]) -> None:
+    known = sources.get(piece.source)
+    flat = [place for run in piece.runs for place in run]
+    impossible: dict[str, Any] = {
+        "source": piece.source if known is None else None,
+        "ordinal": piece.ordinal if known is not None and piece.ordinal > known.ordinal else None,
+        "num_valid": piece.num_valid if piece.num_valid > piece.length else None,
+        "num_image_tokens": piece.num_image_tokens if piece.num_image_tokens > piece.length else None,
+        "runs": piece.runs if flat != sorted(flat) else None,
+    }
+    _refuse("carry", impossible)
+
+
+def _refuse(where: str, impossible: Mapping[str, Any]) -> None:
+    for field, value in impossible.items():
+        if value is not None:
+            raise damaged(f"{where}.{field} cannot be {str(value)[:60]}")
