@@ -233,7 +233,8 @@ def test_a_script_that_ends_without_closing_ends_its_workers_and_says_nothing(st
         time.sleep(1)
     """
     program = start("careless", "-W", "error", script(tmp_path, body), env={"PYTHONWARNINGS": "error"})
-    wait_until(lambda: program.output == "0\n", 60, "the first batch")
+    wait_until(lambda: bool(program.output) or program.process.poll() is not None, 60, "the first batch")
+    assert program.output == "0\n"
     workers = descendants(program.process.pid)
     assert len(workers) == 2
     assert program.wait(30) == "0\n"
