@@ -9,6 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+from msd.core.text import text_of
+from msd.errors import EngineError, SourceError
+
 Fields: TypeAlias = dict[str, Any]
 """One sample on its way: field name to value."""
 
@@ -54,15 +57,23 @@ class Step(ABC):
         """Return what one sample gives: itself changed, several, or none. May change and return `fields`.
 
         Raises:
-            Exception: Any; the row then counts as failed, with the exception as its reason.
+            SourceError: If what the sample needs cannot be reached now, which is no fault of the sample.
+            Exception: Any other; the row then counts as failed, with the exception as its reason.
         """
 
     def many(self, samples: Sequence[Fields], places: Sequence[Place]) -> list[list[Fields] | Exception]:
-        """Return what each sample gives, or why it failed; equal to `one` for each, perhaps faster."""
+        """Return what each sample gives, or why it failed; equal to `one` for each, perhaps faster.
+
+        Raises:
+            SourceError: If what a sample needs cannot be reached now: the run ends, since no sample is at fault.
+            EngineError: If this process cannot go on, as without a free file descriptor.
+        """
         given: list[list[Fields] | Exception] = []
         for fields, place in zip(samples, places, strict=True):
             try:
                 given.append(self.one(fields, place))
+            except (SourceError, EngineError):
+                raise
             except Exception as error:
                 given.append(error)
         return given
@@ -93,7 +104,7 @@ def available(fields: Fields) -> str:
 
 def reason_of(error: Exception, where: str) -> str:
     """Return one line `TypeName: message (in where)`: the same on every machine, so without memory addresses."""
-    message = _ADDRESS.sub("", " ".join(str(error).split()))
+    message = _ADDRESS.sub("", text_of(error))
     if len(message) > _MAX_REASON:
         message = message[: _MAX_REASON - 3] + "..."
     return f"{type(error).__name__}{': ' if message else ''}{message} (in {where})"

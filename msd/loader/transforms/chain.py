@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from msd.core.sample import Outcome, RawSample, Sample
-from msd.errors import ConfigError
+from msd.core.text import text_of
+from msd.errors import ConfigError, SourceError
 from msd.loader.transforms.base import Fields, Place, Step, reason_of
 from msd.loader.transforms.config import (
     ChunkConfig,
@@ -95,6 +96,9 @@ class TransformChain:
         """Return what each (ordinal, row) gives; no row depends on the others.
 
         A row fails as a whole: if one of the samples it gave fails in a later transform, none is kept.
+
+        Raises:
+            SourceError: If what a transform reads besides the rows cannot be reached.
         """
         reasons: dict[int, str] = {}
         live: list[tuple[int, Fields]] = []
@@ -104,7 +108,11 @@ class TransformChain:
             else:
                 live.append((index, dict(row)))
         for number, step in enumerate(self._steps):
-            live = _advance(step, number, live, rows, reasons)
+            try:
+                live = _advance(step, number, live, rows, reasons)
+            except SourceError as error:
+                where = f"sources.{self.source}.transforms[{number}] {step.kind}"
+                raise SourceError(f"{where}: {text_of(error)}") from error.__cause__
         done: dict[int, Finished] = {}
         for index, fields in live:
             if index in reasons:

@@ -11,6 +11,8 @@ EXIF orientation 1-8                    applied
 """
 
 import io
+import os
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from msd.core.text import text_of
+from msd.errors import SourceError
 from msd.loader.transforms.base import BadImage, WrongType
+from msd.sources.descriptors import with_descriptors
+from msd.sources.remote import NUM_RETRIES, is_lasting, retried
 
 # Only formats with a signature of their own; none of them runs a program to be decoded, as PostScript would.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "QOI", "ICO")
@@ -44,7 +50,8 @@ def decode_image(value: Any, *, max_pixels: int) -> Image.Image:
     Raises:
         WrongType: If `value` is none of these.
         BadImage: If the bytes are no image, claim too many pixels, or end early.
-        OSError: If the path cannot be read.
+        OSError: If there is no such file, or none that may be read.
+        SourceError: If the path cannot be reached for now, though tried again.
     """
     if isinstance(value, Image.Image):
         _check_size(value, max_pixels)
@@ -55,7 +62,9 @@ def decode_image(value: Any, *, max_pixels: int) -> Image.Image:
         try:
             image.load()
         except Exception as error:
-            raise BadImage(f"{image.format} image of {len(content)} bytes cannot be decoded: {error}") from None
+            raise BadImage(
+                f"{image.format} image of {len(content)} bytes cannot be decoded: {text_of(error)}"
+            ) from None
         # An icon's directory may claim less than the image it holds.
         _check_size(image, max_pixels)
         return _rgb(_upright(image))
@@ -71,8 +80,31 @@ def _content(value: Any) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, str | Path):
-        return Path(value).read_bytes()
+        return _file_content(str(value))
     raise WrongType(f"an image must be bytes, a path or a mapping with bytes, got {type(value).__name__}")
+
+
+def _file_content(path: str) -> bytes:
+    def read() -> bytes:
+        with with_descriptors(lambda: open(path, "rb", opener=_without_waiting)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise WrongType(f"{path} is not a regular file, so no image")
+            return file.read()
+
+    try:
+        return retried(read, path)
+    except OSError as error:
+        if is_lasting(error):
+            raise
+        # A path that cannot be reached for now says nothing about the image: skipping it would lose samples.
+        raise SourceError(
+            f"{path} cannot be read ({text_of(error)}), tried {NUM_RETRIES + 1} times; see to its file system"
+        ) from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    # A pipe without a writer would wait for one.
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _opened(content: bytes) -> Image.Image:
@@ -93,7 +125,7 @@ def _opened(content: bytes) -> Image.Image:
         try:
             opened: Image.Image = factory(io.BytesIO(content), "")
         except Exception as error:
-            raise BadImage(f"{name} image of {len(content)} bytes has a broken header: {error}") from None
+            raise BadImage(f"{name} image of {len(content)} bytes has a broken header: {text_of(error)}") from None
         return opened
     raise BadImage(f"{len(content)} bytes that begin with {content[:8].hex(' ')} are no image of a known format")
 

@@ -19,6 +19,8 @@ from msd.loader.transforms.base import Fields, Place, Step, WrongType
 from msd.loader.transforms.config import FunctionConfig
 
 _MAX_DEPTH = 4
+_PLAIN = frozenset((str, int, float, bool, bytes, type(None)))
+"""Types of values that nobody can change."""
 _OURS = frozenset(str(PurePath(__file__).with_name(name)) for name in ("base.py", "function.py", "shape.py"))
 """Files whose frames stand between a transform and the user's function."""
 
@@ -245,7 +247,7 @@ def _how_to_pass_rng(function: Callable[..., Any], options: Mapping[str, Any], s
 
 
 def _copied(fields: Mapping[str, Any]) -> Fields:
-    """Return a copy with lists, dictionaries and arrays of its own.
+    """Return a copy with lists, dictionaries, tuples and arrays of its own, at any depth.
 
     On the way in, so that a function cannot change rows that a source holds; on the way out, so that one which fills
     the same buffer for every sample does not change those it made before.
@@ -256,10 +258,26 @@ def _copied(fields: Mapping[str, Any]) -> Fields:
 def _own(value: Any) -> Any:
     kind = type(value)
     if kind is list:
-        return [_own(item) if type(item) in (list, dict, np.ndarray) else item for item in value]
+        return [item if type(item) in _PLAIN else _own(item) for item in value]
+    if kind in _PLAIN:
+        return value
     if kind is dict:
         return {key: _own(item) for key, item in value.items()}
-    return value.copy() if kind is np.ndarray else value
+    if isinstance(value, np.ndarray):
+        # Of an array of objects a copy would share the objects.
+        return value.copy() if value.dtype != object else _own_objects(value)
+    if kind is tuple:
+        return tuple([_own(item) for item in value])
+    if isinstance(value, tuple) and hasattr(kind, "_make"):
+        return kind._make([_own(item) for item in value])
+    return kind(value) if kind in (set, bytearray) else value
+
+
+def _own_objects(array_any: Any) -> Any:
+    copied = array_any.copy()
+    for place in np.ndindex(array_any.shape):
+        copied[place] = _own(array_any[place])
+    return copied
 
 
 def _name(function: Any) -> str:

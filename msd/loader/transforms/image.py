@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from msd.core.text import text_of
 from msd.loader.transforms.base import IMAGES, BadImage, Fields, MissingField, Place, Step, available
 from msd.loader.transforms.config import ImageConfig
 from msd.loader.transforms.decode import decode_image
@@ -60,7 +61,9 @@ class ImageStep(Step):
         try:
             image = decode_image(stored, max_pixels=config.bomb_pixels)
         except BadImage as error:
-            raise BadImage(f"image {number} of {num_images}: {error}" if num_images > 1 else str(error)) from None
+            raise BadImage(
+                f"image {number} of {num_images}: {text_of(error)}" if num_images > 1 else text_of(error)
+            ) from None
         height, width = fit_size(
             image.height,
             image.width,

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from msd.core.arrays import BoolArray, Int32Array, UInt8Array
+from msd.core.text import text_of
 from msd.errors import ConfigError
 from msd.loader.transforms.base import INPUT_IDS, LOSS_MASK, BadTokens, Fields, Place, Step, WrongType, field_of
 from msd.loader.transforms.config import TokenizeConfig, TokensConfig
@@ -30,7 +31,7 @@ def ids_of(value: Any, what: str) -> Int32Array:
     try:
         ids_T = np.asarray(value)
     except (ValueError, OverflowError) as error:
-        raise WrongType(f"{what} must be a flat list of token ids: {error}") from None
+        raise WrongType(f"{what} must be a flat list of token ids: {text_of(error)}") from None
     if ids_T.size == 0:
         return np.empty(0, dtype=np.int32)
     if ids_T.ndim != 1 or ids_T.dtype.kind not in "iu":
@@ -53,7 +54,7 @@ def mask_of(value: Any, num_tokens: int, what: str) -> UInt8Array:
     try:
         mask_T = np.asarray(value)
     except ValueError as error:
-        raise WrongType(f"{what} must be a flat list of 0 and 1: {error}") from None
+        raise WrongType(f"{what} must be a flat list of 0 and 1: {text_of(error)}") from None
     if mask_T.shape != (num_tokens,):
         raise BadTokens(f"{what} has shape {list(mask_T.shape)}, but there are {num_tokens} tokens; give one per token")
     if num_tokens and mask_T.dtype.kind not in "biuf":

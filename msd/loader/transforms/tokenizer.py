@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from msd.core.arrays import Int32Array
+from msd.core.text import text_of
 from msd.errors import ConfigError
 from msd.loader.transforms.base import WrongType
 
@@ -87,7 +88,7 @@ class FileTokenizer:
         except Exception as error:
             raise ConfigError(
                 f"tokenizer {path!r} is not a tokenizer.json that tokenizers {tokenizers.__version__} can read: "
-                f"{' '.join(str(error).split())}; write it again, or use tokenizer: bytes"
+                f"{text_of(error)}; write it again, or use tokenizer: bytes"
             ) from None
         dropout = getattr(self._tokenizer.model, "dropout", None)
         if dropout:
@@ -136,7 +137,7 @@ class FileTokenizer:
                 text.encode("utf-8")
             except UnicodeEncodeError as no_utf8:
                 return no_utf8
-            return WrongType(f"the tokenizer cannot encode this text: {error}")
+            return WrongType(f"the tokenizer cannot encode this text: {text_of(error)}")
 
 
 _in_use: WeakValueDictionary[str, FileTokenizer] = WeakValueDictionary()

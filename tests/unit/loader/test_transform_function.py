@@ -1,3 +1,4 @@
+import collections
 import functools
 import types
 
@@ -6,7 +7,7 @@ import pytest
 
 from msd.core.sample import Outcome
 from msd.core.seeds import rng_for
-from msd.errors import ConfigError
+from msd.errors import ConfigError, EngineError, SourceError
 from msd.loader.transforms.config import ChunkConfig, FilterConfig, FunctionConfig, TokenizeConfig
 from msd.loader.transforms.function import code_of
 
@@ -224,3 +225,88 @@ def test_a_callable_object_is_identified_by_its_class_and_settings():
 
     assert code_of(Cut(1)) == code_of(Cut(1))
     assert code_of(Cut(1)) != code_of(Cut(2))
+
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+def mutable(word):
+    """Return values that hold one array or list each, however deep."""
+    array = np.array([word, word])
+    objects = np.empty((1, 2), dtype=object)
+    objects[0, 0], objects[0, 1] = np.array([word]), [word]
+    return {
+        "array": array,
+        "tuple": (array.copy(), (array.copy(), [array.copy()])),
+        "pair": Pair(array.copy(), [word]),
+        "list": [(array.copy(),)],
+        "dict": {"a": (array.copy(),)},
+        "objects": objects,
+        "bytes": bytearray([word]),
+        "set": {word},
+    }
+
+
+def spoil(value):
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        value += 1
+    elif isinstance(value, dict | list | tuple | np.ndarray):
+        for item in value.values() if isinstance(value, dict) else value.flat if hasattr(value, "flat") else value:
+            spoil(item)
+        if isinstance(value, list):
+            value.append("spoilt")
+    elif isinstance(value, bytearray | set):
+        value.clear()
+    return value
+
+
+def test_a_function_may_change_all_that_it_is_given_and_the_rows_stay(apply_to):
+    row = mutable(7)
+    seen = []
+    spoils = call(lambda sample: seen.append(spoil(sample)) or {"input_ids": [1]})
+    assert ids(apply_to(row, spoils)) == [[1]]
+    assert seen[0]["tuple"][1][1][0].tolist() == [8, 8]
+    assert type(seen[0]["pair"]) is Pair
+    assert seen[0]["objects"].shape == (1, 2)
+    assert repr(row) == repr(mutable(7))
+
+
+class Unspeakable(Exception):
+    def __init__(self, said):
+        self.said = said
+
+    def __str__(self):
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (ValueError("no"), "Unspeakable: its message cannot be had: ValueError (in"),
+        (5, "Unspeakable: its message cannot be had: TypeError (in"),
+        (None, "Unspeakable: its message cannot be had: TypeError (in"),
+        ("a\ud800b\nc", "Unspeakable: a\\ud800b c (in"),
+        ("", "Unspeakable (in"),
+    ],
+)
+def test_an_exception_that_cannot_say_what_it_is_fails_its_row_alone(make_chain, said, reason):
+    def fails(sample):
+        if sample["text"] == "bad":
+            raise Unspeakable(said)
+        return {"input_ids": [1]}
+
+    bad, good = make_chain(call(fails)).apply([(0, {"text": "bad"}), (1, {"text": "good"})])
+    assert bad.outcome is Outcome.FAILED
+    assert bad.reason.startswith(reason)
+    assert ids(good) == [[1]]
+
+
+@pytest.mark.parametrize("kind", [SourceError, EngineError])
+def test_a_function_that_cannot_reach_what_it_needs_ends_the_run(make_chain, kind):
+    def reads(sample):
+        raise kind("the store does not answer")
+
+    with pytest.raises(kind, match="the store does not answer"):
+        make_chain(call(reads)).apply([(0, {"text": "a"})])

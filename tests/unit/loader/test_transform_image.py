@@ -1,4 +1,6 @@
+import errno
 import io
+import os
 import struct
 import warnings
 import zlib
@@ -8,7 +10,7 @@ import pytest
 from PIL import Image
 
 from msd.core.sample import Outcome
-from msd.errors import ConfigError
+from msd.errors import ConfigError, EngineError, SourceError
 from msd.loader.transforms.config import ChunkConfig, FunctionConfig, ImageConfig, TokenizeConfig, TokensConfig
 from msd.loader.transforms.decode import decode_image
 
@@ -276,3 +278,58 @@ def test_the_vocabulary_covers_text_and_placeholders(make_chain, word_tokenizer)
     assert make_chain(TokenizeConfig(tokenizer=word_tokenizer)).vocab_size == 11
     assert make_chain(ImageConfig(image_token=40), TokenizeConfig(tokenizer=word_tokenizer)).vocab_size == 41
     assert make_chain(TokensConfig()).vocab_size is None
+
+
+def opening(monkeypatch, *errors):
+    """Let the next opens of a file fail, and return the waits between tries."""
+    waits, left, original = [], list(errors), os.open
+
+    def flaky(path, flags, *more):
+        if str(path).endswith(".png") and left:
+            raise left.pop(0)
+        return original(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", flaky)
+    monkeypatch.setattr("msd.sources.remote.time.sleep", waits.append)
+    return waits
+
+
+def test_a_path_that_cannot_be_reached_for_a_moment_is_tried_again(tmp_path, monkeypatch):
+    (tmp_path / "a.png").write_bytes(encoded(Image.fromarray(gradient())))
+    waits = opening(monkeypatch, OSError(errno.EIO, "I/O error"), OSError(errno.ESTALE, "Stale file handle"))
+    assert (pixels_of(str(tmp_path / "a.png")) == gradient()).all()
+    assert len(waits) == 2
+
+
+def test_a_path_that_stays_out_of_reach_ends_the_run_and_fails_no_row(make_chain, tmp_path, monkeypatch):
+    (tmp_path / "a.png").write_bytes(encoded(Image.fromarray(gradient())))
+    waits = opening(monkeypatch, *[OSError(errno.EIO, "I/O error")] * 9)
+    rows = [(0, {"jpg": str(tmp_path / "a.png"), "txt": "a"})]
+    with pytest.raises(SourceError, match=r"sources\.web\.transforms\[0\] image: .*a\.png cannot be read .*tried 4"):
+        make_chain(IMAGE, TEXT).apply(rows)
+    assert len(waits) == 3
+
+
+def test_a_process_without_descriptors_ends_the_run_and_fails_no_row(make_chain, tmp_path, monkeypatch):
+    opening(monkeypatch, *[OSError(errno.EMFILE, "Too many open files")] * 9)
+    with pytest.raises(EngineError, match="ulimit -n"):
+        make_chain(IMAGE, TEXT).apply([(0, {"jpg": str(tmp_path / "a.png"), "txt": "a"})])
+
+
+def test_a_path_that_is_wrong_fails_its_row_at_once(apply_to, tmp_path, monkeypatch):
+    waits = opening(monkeypatch)
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "self.png").symlink_to("self.png")
+    for path, reason in (
+        (tmp_path / "gone.png", "FileNotFoundError"),
+        (tmp_path, "IsADirectoryError"),
+        (tmp_path / ("x" * 300), "OSError: [Errno 36]"),
+        (tmp_path / "self.png", "OSError: [Errno 40]"),
+        (tmp_path / "pipe.png", "WrongType"),
+        ("/dev/zero", "WrongType: /dev/zero is not a regular file"),
+        ("a\0b", "ValueError"),
+    ):
+        result = apply_to({"jpg": str(path), "txt": "a"}, IMAGE, TEXT)
+        assert result.outcome is Outcome.FAILED
+        assert result.reason.startswith(reason)
+    assert not waits

@@ -137,3 +137,20 @@ def test_what_is_no_rows_is_refused_naming_item_and_type(rows, found):
 
 def test_strings_become_texts():
     check_source(config(["a", "b"]), expected=[{"text": "a"}, {"text": "b"}])
+
+
+def test_an_item_whose_exception_cannot_say_what_it_is_is_a_bad_row():
+    class Mute(Exception):
+        def __str__(self):
+            raise ValueError
+
+    class Items:
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, number):
+            if number:
+                raise Mute
+            return {"text": "a"}
+
+    check_source({"format": "memory", "rows": Items()}, expected=[{"text": "a"}, BadRow("any")])
