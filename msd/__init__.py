@@ -84,12 +84,7 @@ def start(config: "Config", *, runtime: str | None = None, scheduler: str | None
         ConfigError: If the configuration cannot be built, or the cluster is not there or does not fit.
         SourceError: If a source cannot be read.
     """
-    from msd.config import Config
-
-    if not isinstance(config, Config):
-        raise ConfigError(
-            f"msd.start takes a configuration, got {type(config).__name__}; see msd.load_config and msd.init"
-        )
+    _check_config(config, "msd.start")
     if runtime is not None:
         config = config.replace(runtime={"kind": runtime})
     if scheduler is not None:
@@ -116,6 +111,8 @@ def connect(address: "str | Engine", rank: int) -> "RankClient":
         DeadlineError: If the run does not appear there in time.
     """
     if not isinstance(address, str):
+        if not callable(getattr(address, "client", None)):
+            raise ConfigError(f"msd.connect takes engine.address or an engine, got {type(address).__name__}")
         return address.client(rank)
     if address.startswith("local://"):
         from msd.runtime.local import running_engine
@@ -130,18 +127,33 @@ def connect(address: "str | Engine", rank: int) -> "RankClient":
 def plan(
     config: "Config", steps: int | None = None, mesh: Mesh | Mapping[str, int] | None = None
 ) -> "Iterator[StepPlan]":
-    """Yield the plans that a run of `config` would follow, without assembling a batch.
+    """Return an iterator of the plans that a run of `config` would follow, without assembling a batch.
 
     Args:
         config: The configuration.
         steps: How many; None goes on to the end of the data, for ever where a source repeats.
         mesh: Plan for another mesh than the configured one: axis sizes such as `{"dp": 8}`.
-    """
-    from msd.build import build_loaders, build_orders, build_planner, index_all, plan_steps
 
+    Raises:
+        ConfigError: If the configuration, or one of the arguments, cannot mean anything.
+        SourceError: With the first step, if a source cannot be read.
+    """
+    from msd.core.checks import whole_number
+
+    _check_config(config, "msd.plan")
+    if steps is not None and whole_number(steps, name="steps") < 0:
+        raise ConfigError(f"steps must be 0 or more, got {steps}; None goes on to the end of the data")
     if mesh is not None:
+        if not isinstance(mesh, Mesh | Mapping):
+            raise ConfigError(f'mesh must be axis sizes such as {{"dp": 8}}, got {type(mesh).__name__}')
         sizes = mesh.as_dict() if isinstance(mesh, Mesh) else dict(mesh)
         config = config.replace(mesh={**dict.fromkeys(config.mesh, 1), **sizes})
+    return _plans(config, steps)
+
+
+def _plans(config: "Config", steps: int | None) -> "Iterator[StepPlan]":
+    from msd.build import build_loaders, build_orders, build_planner, index_all, plan_steps
+
     orders = build_orders(config, index_all(config))
     loaders = build_loaders(config, orders)
     try:
@@ -149,6 +161,15 @@ def plan(
     finally:
         for loader in loaders.values():
             loader.close()
+
+
+def _check_config(config: Any, where: str) -> None:
+    from msd.config import Config
+
+    if not isinstance(config, Config):
+        raise ConfigError(
+            f"{where} takes a configuration, got {type(config).__name__}; see msd.load_config and msd.init"
+        )
 
 
 def __dir__() -> list[str]:

@@ -97,7 +97,15 @@ def build_loaders(
     """Return a loader for every source; together they hold at most `PAYLOAD_BYTES`."""
     chains = build_chains(config) if chains is None else chains
     share = _share(config)
-    return {name: build_loader(config, orders[name], chains[name], buffer_bytes=share) for name in config.sources}
+    loaders: dict[str, SourceLoader] = {}
+    try:
+        for name in config.sources:
+            loaders[name] = build_loader(config, orders[name], chains[name], buffer_bytes=share)
+    except BaseException:
+        for loader in loaders.values():
+            loader.close()
+        raise
+    return loaders
 
 
 def build_loader(

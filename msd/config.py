@@ -12,7 +12,8 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
-from msd.core.config import ConfigStruct, check_range, own_path, unknown_key
+from msd.core.checks import check_range, own_path
+from msd.core.config import ConfigStruct, unknown_key
 from msd.core.dotted import import_dotted as import_dotted
 from msd.core.dotted import look_in
 from msd.core.mesh import AXES, Mesh

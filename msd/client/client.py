@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Protocol
 
 from msd.core.batch import RankBatch
+from msd.core.checks import whole_number
 from msd.core.mesh import Mesh
 from msd.core.state import StateDict
 from msd.errors import ClosedError, StateError
@@ -51,10 +52,14 @@ class RankClient:
     """
 
     def __init__(self, transport: BatchTransport, *, rank: int) -> None:
-        """Connect `rank` through `transport`."""
-        self.rank = rank
+        """Connect `rank` through `transport`.
+
+        Raises:
+            ConfigError: If the rank is no integer, or lies outside the mesh.
+        """
+        self.rank = whole_number(rank, name="rank")
         self._transport = transport
-        self._session = transport.connect(rank)
+        self._session = transport.connect(self.rank)
         self._is_closed = False
 
     @property

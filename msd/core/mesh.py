@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from msd.core.config import check_range, whole_number
+from msd.core.checks import check_range, whole_number
 from msd.errors import ConfigError
 
 AXES = ("pp", "dp", "cp", "tp")

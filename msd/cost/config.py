@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from msd.core.config import ConfigStruct, check_range
+from msd.core.checks import check_range
+from msd.core.config import ConfigStruct
 from msd.errors import ConfigError
 
 

@@ -4,7 +4,8 @@ from typing import Literal
 
 import msgspec
 
-from msd.core.config import ConfigStruct, check_range, own_path
+from msd.core.checks import check_range, own_path
+from msd.core.config import ConfigStruct
 from msd.errors import ConfigError
 from msd.loader.transforms.config import TransformConfig
 from msd.sources.config import ReaderConfig

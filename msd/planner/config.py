@@ -4,7 +4,8 @@ from typing import Literal
 
 import msgspec
 
-from msd.core.config import ConfigStruct, check_range
+from msd.core.checks import check_range
+from msd.core.config import ConfigStruct
 from msd.errors import ConfigError
 
 MAX_SEQUENCE_LENGTH = 1 << 24

@@ -3,12 +3,21 @@
 from typing import Any
 
 from msd.core.plan import StepPlan
+from msd.errors import ConfigError
 
 _DOCUMENTS_SHOWN = 6
 
 
 def explain(plan: StepPlan) -> str:
-    """Return a plan as text: what the step holds, how even it is and why no evener, then each row."""
+    """Return a plan as text: what the step holds, how even it is and why no evener, then each row.
+
+    Raises:
+        ConfigError: If it is no plan.
+    """
+    if not isinstance(plan, StepPlan):
+        raise ConfigError(
+            f"explain takes a plan, got {type(plan).__name__}; see msd.plan(config) and engine.plan(step)"
+        )
     report = plan.report
     lines = [
         f"step {plan.step}  mesh {plan.mesh}  {plan.num_documents} documents in {plan.num_buckets} x "

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from msd.client import RankClient
 from msd.config import PipelineConfig
+from msd.core.checks import whole_number
 from msd.core.mesh import Mesh
 from msd.errors import ConfigError
 
@@ -60,6 +61,18 @@ def shown(engine: Engine, runtime: str, *, is_closed: bool = False) -> str:
 def public(address: str) -> str:
     """Return an address without its token, which whoever reads a log or a notebook should not have."""
     return address.partition("?")[0]
+
+
+def step_number(step: Any) -> int:
+    """Return the number of a step that a caller gave.
+
+    Raises:
+        ConfigError: If it is no integer, or below 0.
+    """
+    number = whole_number(step, name="step")
+    if number < 0:
+        raise ConfigError(f"step must be 0 or more, got {number}; steps count from 0")
+    return number
 
 
 def check_supported(config: PipelineConfig) -> None:

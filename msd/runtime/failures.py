@@ -14,7 +14,7 @@ class FailureNotes:
     """Where an engine notes failed rows as its loaders meet them; whoever hosts the planner has one."""
 
     def __init__(self, sources: Mapping[str, SourceConfig]) -> None:
-        """Open the quarantine files.
+        """Open the quarantine files, all or none.
 
         Args:
             sources: Of the configuration.
@@ -22,11 +22,15 @@ class FailureNotes:
         Raises:
             ConfigError: If a quarantine file cannot be written.
         """
-        self._quarantines = {
-            name: Quarantine(source.on_error.quarantine, source=name)
-            for name, source in sources.items()
-            if source.on_error.quarantine is not None
-        }
+        self._quarantines: dict[str, Quarantine] = {}
+        try:
+            for name, source in sources.items():
+                if source.on_error.quarantine is not None:
+                    self._quarantines[name] = Quarantine(source.on_error.quarantine, source=name)
+        except BaseException:
+            for quarantine in self._quarantines.values():
+                quarantine.abandon()
+            raise
         # Under `policy: raise` the first failed row ends the run with the same words.
         self._silent = {name for name, source in sources.items() if source.on_error.policy == "skip"}
 

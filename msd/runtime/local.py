@@ -34,7 +34,7 @@ from msd.core.plan import StepPlan
 from msd.core.sample import Sample, SampleId, SampleSlab
 from msd.core.state import StateDict, canonical_json
 from msd.errors import ClosedError, ConfigError
-from msd.runtime.base import check_supported, shown
+from msd.runtime.base import check_supported, shown, step_number
 from msd.runtime.failures import FailureNotes
 from msd.runtime.record import RunRecord, provenance
 from msd.runtime.state import progress_of, run_state
@@ -62,8 +62,6 @@ class LocalEngine:
         self.address = f"local://{next(_numbers)}"
         chains = build_chains(config)
         self.orders = build_orders(config, index_all(config, on_progress=on_index_progress))
-        self._loaders = build_loaders(config, self.orders, chains)
-        self._failures = FailureNotes(config.sources)
         self._constructor = build_constructor(config)
         self._identity = identity(config, self.orders, chains)
         self._coordinator = build_coordinator(
@@ -77,6 +75,14 @@ class LocalEngine:
         self._is_closed = False
         self._record = RunRecord()
         self._rows: OrderedDict[tuple[int, int], AssembledBucket] = OrderedDict()
+        # What holds files comes last, so that a start that fails leaves nothing open and writes nothing.
+        self._loaders = build_loaders(config, self.orders, chains)
+        try:
+            self._failures = FailureNotes(config.sources)
+        except BaseException:
+            for loader in self._loaders.values():
+                loader.close()
+            raise
         _running[self.address] = self
 
     @property
@@ -170,7 +176,7 @@ class LocalEngine:
         """Return the plan of a step of this generation, or None after the end."""
         with self._lock:
             self._check_open()
-            return self._plan(step)
+            return self._plan(step_number(step))
 
     def close(self) -> None:
         """End the run: files are closed, clients are refused. Closing twice is fine."""

@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from msd.core.config import ConfigStruct, check_range, own_path, parse_bytes
+from msd.core.checks import check_range, own_path
+from msd.core.config import ConfigStruct, parse_bytes
 from msd.errors import ConfigError
 
 FORMATS = ("auto", "parquet", "jsonl", "webdataset", "arrow", "hf", "text", "memory", "class")

@@ -7,7 +7,7 @@ import pytest
 
 import msd
 from msd.config import Config, parse_config
-from msd.core.config import own_path
+from msd.core.checks import own_path
 from msd.core.mesh import Mesh
 from msd.cost.config import FittedCost, TransformerCost
 from msd.errors import ConfigError
@@ -160,17 +160,17 @@ def test_a_place_in_a_list_is_a_plain_number(place):
 
 
 def test_the_home_folder_is_written_out_from_both_doors(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("HOME", "/data/me")
     text = "sources: {a: {path: ~/a.jsonl, on_error: {quarantine: ~/q}}, b: [~/b, s3://x/~b]}\ncheckpoint: {path: ~/c}"
     python = Config(
         sources={"a": {"path": "~/a.jsonl", "on_error": {"quarantine": "~/q"}}, "b": ["~/b", "s3://x/~b"]},
         checkpoint={"path": "~/c"},
     )
     for found in (parse_config(text, base=Path("/data")), python, python.replace(seed=3)):
-        assert found.sources["a"].path == "/home/me/a.jsonl"
-        assert found.sources["a"].on_error.quarantine == "/home/me/q"
-        assert found.sources["b"].path == ["/home/me/b", "s3://x/~b"]
-        assert found.checkpoint.path == "/home/me/c"
+        assert found.sources["a"].path == "/data/me/a.jsonl"
+        assert found.sources["a"].on_error.quarantine == "/data/me/q"
+        assert found.sources["b"].path == ["/data/me/b", "s3://x/~b"]
+        assert found.checkpoint.path == "/data/me/c"
 
 
 def test_a_long_pattern_is_no_long_name():
@@ -215,7 +215,7 @@ def test_load_config_says_what_no_path_can_be():
 
 
 def test_quarantine_of_a_copy_stays_where_it_was(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("HOME", "/data/me")
     first = OnErrorConfig(quarantine="~/q")
-    monkeypatch.setenv("HOME", "/home/you")
-    assert Config(sources={"a": {"path": "x", "on_error": first}}).sources["a"].on_error.quarantine == "/home/me/q"
+    monkeypatch.setenv("HOME", "/data/you")
+    assert Config(sources={"a": {"path": "x", "on_error": first}}).sources["a"].on_error.quarantine == "/data/me/q"

@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from msd.core.config import ConfigStruct, check_range, own_path
+from msd.core.checks import check_range, own_path
+from msd.core.config import ConfigStruct
 from msd.errors import ConfigError
 
 _MAX_ID = (1 << 31) - 1

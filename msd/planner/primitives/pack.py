@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from msd.core.config import whole_number
+from msd.core.checks import whole_number
 from msd.errors import ConfigError
 from msd.planner.piece import Piece
 

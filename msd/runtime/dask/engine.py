@@ -20,9 +20,10 @@ from msd.client import RankClient
 from msd.client.remote import SocketTransport
 from msd.config import PipelineConfig
 from msd.coordinator.placement import deal
+from msd.core.checks import whole_number
 from msd.core.mesh import Mesh
 from msd.errors import ClosedError, DeadlineError, EngineError, MsdError
-from msd.runtime.base import check_supported
+from msd.runtime.base import check_supported, step_number
 from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.cluster import CLOSE_S, START_S, EmbeddedCluster, Member, connect, members, split
 from msd.runtime.dask.constructor import ConstructorActor
@@ -74,10 +75,10 @@ class DaskEngine:
         self._is_closed = False
         # What was started, to be ended in reverse: each part also when one before it fails or is interrupted.
         self._ending = contextlib.ExitStack()
-        _running.add(self)
         chains = build_chains(config)
         self.orders = build_orders(config, index_all(config, on_progress=on_index_progress))
         self._identity = identity(config, self.orders, chains)
+        _running.add(self)
         try:
             self._start()
         except BaseException:
@@ -108,6 +109,7 @@ class DaskEngine:
     def client(self, rank: int = 0) -> RankClient:
         """Return a client for one rank, in this process; ranks elsewhere use `msd.connect(engine.address, rank)`."""
         self._check_open()
+        rank = whole_number(rank, name="rank")
         older = self._clients.pop(rank, None)
         if older is not None:
             older.close()
@@ -135,7 +137,7 @@ class DaskEngine:
     def which(self, step: int) -> list[dict[str, Any]]:
         """Return one entry per document of a step: source, file, row, and where it was placed."""
         self._check_open()
-        entries: list[dict[str, Any]] = self._ask(self._planner, "which", step)
+        entries: list[dict[str, Any]] = self._ask(self._planner, "which", step_number(step))
         return entries
 
     def check(self) -> None:

@@ -32,6 +32,7 @@ from msd.core.plan import StepPlan
 from msd.core.state import StateDict, canonical_json
 from msd.errors import ClosedError, ConfigError, DeadlineError
 from msd.loader.loader import SourceLoader
+from msd.runtime.base import step_number
 from msd.runtime.record import RunRecord, provenance
 from msd.runtime.simulated.clock import Clock
 from msd.runtime.simulated.constructor import Fetch, SimulatedConstructor
@@ -239,6 +240,7 @@ class SimulatedEngine:
     def plan(self, step: int) -> StepPlan | None:
         """Return the plan of a step of this generation, or None after the end."""
         self._check_open()
+        step = step_number(step)
         self._perform(self.coordinator.recall(step))
         while self.coordinator.plan(step) is None and self.coordinator.exists(step):
             self._let_time_pass(f"step {step} is asked for", step)
