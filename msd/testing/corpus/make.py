@@ -1,7 +1,10 @@
 """Make the demo corpus: collect, write into a folder beside the target, move into place."""
 
 import json
+import os
+import re
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +20,9 @@ from msd.testing.corpus import photos, recipe, text, write
 
 MARKER = ".msd-corpus.json"
 """Lists what a corpus consists of, so that making it again replaces that and nothing else."""
+
+BUILDING = ".msd-corpus-building.json"
+"""In a folder that is being filled: which process of which machine fills it."""
 
 ENTRIES = ("code", "corpus.yaml", "descriptions", "docs", "docstrings", "photos", "tokenizer.json")
 
@@ -90,8 +96,10 @@ def make_corpus(
     target = Path(path).resolve()
     _check_target(target, force)
     target.parent.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    _remove_abandoned(target)
+    building = Path(tempfile.mkdtemp(prefix=f".{target.name}.{os.getpid()}.", suffix=".partial", dir=target.parent))
     try:
+        (building / BUILDING).write_text(json.dumps(_builder(os.getpid())), encoding="utf-8")
         report = _fill(building, target, scale, seed, on_progress or (lambda stage: None))
         _move_into_place(building, target)
     finally:
@@ -132,7 +140,9 @@ def _fill(folder: Path, target: Path, scale: float, seed: int, say: Callable[[st
         _stats("descriptions", "jsonl.gz", description_files, length["descriptions"]),
         _stats("photos", "webdataset", photo_files, length["photos"]),
     )
-    (folder / MARKER).write_text(_marker_text({entry.name for entry in folder.iterdir()}), encoding="utf-8")
+    (folder / MARKER).write_text(
+        _marker_text({entry.name for entry in folder.iterdir()} - {BUILDING}), encoding="utf-8"
+    )
     return CorpusReport(path=target, seed=seed, scale=scale, vocabulary=tokenizer.get_vocab_size(), sources=stats)
 
 
@@ -179,6 +189,35 @@ def _stats(name: str, kind: str, files: Sequence[Path], length: np.ndarray[Any, 
     )
 
 
+def _builder(pid: int) -> dict[str, Any]:
+    return {"made_by": "msd corpus", "host": socket.gethostname(), "pid": pid}
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove what processes of this machine that were killed have left beside `target`."""
+    named = re.compile(rf"\.{re.escape(target.name)}\.(\d{{1,9}})\.\w+\.partial")
+    for folder in target.parent.iterdir():
+        match = named.fullmatch(folder.name)
+        if match is None or folder.is_symlink() or _is_alive(int(match[1])):
+            continue
+        try:
+            builder = json.loads((folder / BUILDING).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if builder == _builder(int(match[1])):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def _check_target(target: Path, force: bool) -> None:
     if target == Path.cwd():
         raise InputError(f"{str(target)!r} is the current directory; name a folder of its own, such as demo-corpus")
@@ -201,11 +240,12 @@ def _check_target(target: Path, force: bool) -> None:
 
 def _move_into_place(building: Path, target: Path) -> None:
     if not target.exists() or not any(target.iterdir()):
+        (building / BUILDING).unlink()
         building.chmod(0o755)
         building.replace(target)
         return
     # The marker is written before anything is replaced, so that what an interruption leaves is still known as ours.
-    made = {entry.name for entry in building.iterdir()}
+    made = {entry.name for entry in building.iterdir()} - {BUILDING}
     marker = target / MARKER
     marker.write_text(_marker_text(_own_entries(target) | made), encoding="utf-8")
     for name in sorted(_own_entries(target) - {MARKER}):
@@ -213,8 +253,8 @@ def _move_into_place(building: Path, target: Path) -> None:
             shutil.rmtree(target / name)
         else:
             (target / name).unlink(missing_ok=True)
-    for entry in sorted(building.iterdir(), key=lambda entry: entry.name == MARKER):
-        entry.replace(target / entry.name)
+    for name in sorted(made, key=lambda name: name == MARKER):
+        (building / name).replace(target / name)
 
 
 def _own_entries(target: Path) -> set[str]:

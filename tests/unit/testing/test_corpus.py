@@ -3,6 +3,10 @@
 import filecmp
 import gzip
 import json
+import os
+import socket
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -117,3 +121,43 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(RuntimeError):
         make_corpus(tmp_path / "demo", scale=SCALE)
     assert list(tmp_path.iterdir()) == []
+
+
+def partial(folder: Path, name: str, pid: int, **builder: object) -> Path:
+    left = folder / f".{name}.{pid}.abc_1.partial"
+    (left / "code").mkdir(parents=True)
+    if builder:
+        (left / ".msd-corpus-building.json").write_text(json.dumps(builder))
+    return left
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    own = {"made_by": "msd corpus", "host": socket.gethostname(), "pid": ended.pid}
+    dead = partial(tmp_path, "demo", ended.pid, **own)
+    kept = [
+        partial(tmp_path, "demo", os.getpid(), **own | {"pid": os.getpid()}),
+        partial(tmp_path, "other", ended.pid, **own),
+        tmp_path / f".demo.{ended.pid}.unmarked.partial",
+    ]
+    kept[2].mkdir()
+    elsewhere = tmp_path / f".demo.{ended.pid}.elsewhere.partial"
+    elsewhere.mkdir()
+    (elsewhere / ".msd-corpus-building.json").write_text(json.dumps(own | {"host": "another machine"}))
+    make_corpus(tmp_path / "demo", scale=SCALE)
+    assert not dead.exists()
+    assert all(folder.is_dir() for folder in (*kept, elsewhere))
+
+
+def test_a_process_that_is_killed_leaves_what_the_next_one_removes(tmp_path: Path) -> None:
+    program = (
+        "import os, signal\nfrom msd.testing.corpus import make_corpus, recipe\n"
+        "recipe.train_tokenizer = lambda *given: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"make_corpus({str(tmp_path / 'demo')!r}, scale={SCALE})"
+    )
+    subprocess.run([sys.executable, "-c", program], check=False)
+    assert [path.name.endswith(".partial") for path in tmp_path.iterdir()] == [True]
+    make_corpus(tmp_path / "demo", scale=SCALE)
+    assert [path.name for path in tmp_path.iterdir()] == ["demo"]
+    assert ".msd-corpus-building.json" not in {path.name for path in (tmp_path / "demo").iterdir()}
