@@ -123,11 +123,10 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == []
 
 
-def partial(folder: Path, name: str, pid: int, **builder: object) -> Path:
+def partial(folder: Path, name: str, pid: int, builder: dict[str, object]) -> Path:
     left = folder / f".{name}.{pid}.abc_1.partial"
     (left / "code").mkdir(parents=True)
-    if builder:
-        (left / ".msd-corpus-building.json").write_text(json.dumps(builder))
+    (left / ".msd-corpus-building.json").write_text(json.dumps(builder))
     return left
 
 
@@ -135,10 +134,10 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path) 
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     own = {"made_by": "msd corpus", "host": socket.gethostname(), "pid": ended.pid}
-    dead = partial(tmp_path, "demo", ended.pid, **own)
+    dead = partial(tmp_path, "demo", ended.pid, own)
     kept = [
-        partial(tmp_path, "demo", os.getpid(), **own | {"pid": os.getpid()}),
-        partial(tmp_path, "other", ended.pid, **own),
+        partial(tmp_path, "demo", os.getpid(), own | {"pid": os.getpid()}),
+        partial(tmp_path, "other", ended.pid, own),
         tmp_path / f".demo.{ended.pid}.unmarked.partial",
     ]
     kept[2].mkdir()
