@@ -26,7 +26,7 @@ from msd.core.state import StateDict, canonical_json
 from msd.errors import ConfigError, EngineError, MsdError
 from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.lifetime import close_when_released
-from msd.runtime.dask.wire import Wire, plan_from_wire, slab_from_wire
+from msd.runtime.dask.wire import Wire, pack, plan_from_wire, slab_from_wire, unpack
 from msd.runtime.state import progress_of, run_state
 
 
@@ -93,10 +93,10 @@ class ConstructorActor:
             at = Place(host=place["host"], addresses=tuple(place["addresses"]))
             self._directory.update(dict.fromkeys(served[name], at))
 
-    async def perform(self, orders: Sequence[Wire]) -> None:
+    async def perform(self, orders: Wire) -> None:
         """Carry out what the planner decided, in order; see `msd.coordinator.commands`."""
         moved = False
-        for order in orders:
+        for order in unpack(orders):
             kind = order["kind"]
             with self._changed:
                 if kind == "assign":
@@ -303,7 +303,7 @@ class ConstructorActor:
 
     async def _fetch(self, generation: int, step: int, host: str, term: int, wanted: list[list[Any]]) -> None:
         try:
-            wire = await call(self._worker, self._hosts[host], "fetch", term, wanted, deadline_s=self._deadline_s)
+            wire = await call(self._worker, self._hosts[host], "fetch", term, pack(wanted), deadline_s=self._deadline_s)
             with self._changed:
                 if generation == self._generation:
                     self._shelf.deliver(step, slab_from_wire(wire))

@@ -9,7 +9,8 @@ import contextlib
 import os
 import resource
 import threading
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
@@ -20,13 +21,15 @@ from msd.config import PipelineConfig
 from msd.core.order import SourceOrder
 from msd.core.sample import MetaTable, SampleId, SampleSlab
 from msd.errors import EngineError, MsdError
-from msd.loader.loader import SourceLoader
+from msd.loader.loader import BATCH_ROWS, SourceLoader
 from msd.runtime.dask.lifetime import close_when_released
-from msd.runtime.dask.wire import Wire, slab_to_wire, tables_to_wire
+from msd.runtime.dask.wire import Wire, pack, slab_to_wire, tables_to_wire, unpack
 
 _hosts: dict[str, "LoaderHost"] = {}
 """Hosts of this process by run, where the actors of partitions find theirs."""
 
+_Key: TypeAlias = tuple[str, int]
+"""(source, partition)"""
 _Request: TypeAlias = tuple[str, int, int, int]
 """(source, partition, start, num_rows)"""
 
@@ -67,18 +70,25 @@ class LoaderHost:
         self._orders = orders
         self._chains = build_chains(config)
         self._buffer_bytes = buffer_bytes
-        self._loaders: dict[tuple[str, int], SourceLoader] = {}
-        self._locks: dict[tuple[str, int], asyncio.Lock] = {}
+        self._loaders: dict[_Key, SourceLoader] = {}
         self._partitions: dict[str, list[int]] = {}
         self._adding = threading.Lock()
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="msd-loader")
-        self._fetching = ThreadPoolExecutor(max(1, threads // 2), thread_name_prefix="msd-fetch")
+        self._num_idle = threads
+        self._num_fetching = max(1, threads // 2)
+        self._fetching = ThreadPoolExecutor(self._num_fetching, thread_name_prefix="msd-fetch")
+        self._queue: deque[_Request] = deque()
         self._under_way: set[_Request] = set()
+        self._busy: set[_Key] = set()
+        """Loaders that a thread is in."""
+        self._fetched: Counter[_Key] = Counter()
+        """Loaders that a fetch is waiting for: it goes first."""
+        self._left = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._num_done = 0
         self._done: list[tuple[int, _Request, MetaTable]] = []
         """Numbered answers that the planner is not known to have."""
-        self._release_due: dict[tuple[str, int], int] = {}
+        self._release_due: dict[_Key, int] = {}
         self._error: Exception | None = None
         self._news: asyncio.Event | None = None
         self._term = 0
@@ -92,7 +102,6 @@ class LoaderHost:
         with self._adding:
             if key not in self._loaders:
                 num_sources = max(1, len(self._config.sources))
-                self._locks[key] = asyncio.Lock()
                 self._loaders[key] = build_loader(
                     self._config,
                     self._orders[source],
@@ -103,17 +112,15 @@ class LoaderHost:
                 self._partitions.setdefault(source, []).append(partition)
             return self._loaders[key]
 
-    async def advance(
-        self, term: int, requests: Sequence[Sequence[Any]], releases: dict[str, int], seen: int, wait_s: float
-    ) -> Wire:
+    async def advance(self, term: int, asked: Wire, seen: int, wait_s: float) -> Wire:
         """Take requests and return the metadata that is there, waiting for some up to `wait_s`.
 
         The same call again gives the same answer: what was returned is kept until a later call says that it came.
 
         Args:
             term: Of the planner: lower ones are refused.
-            requests: (source, partition, start, num_rows) each; one that is under way already is not begun twice.
-            releases: By source, the ordinal before which payload may go.
+            asked: Packed: `requests`, (source, partition, start, num_rows) each, of which one that is under way already
+                is not begun twice; `releases`, by source the ordinal before which payload may go.
             seen: `number` of the last answer that came.
             wait_s: Seconds to wait while there is nothing to tell.
         """
@@ -121,36 +128,49 @@ class LoaderHost:
         if self._news is None:
             self._news = asyncio.Event()
         self._done = [entry for entry in self._done if entry[0] > seen]
-        for source, before in releases.items():
+        asked = unpack(asked)
+        for source, before in asked["releases"].items():
             for partition in self._partitions.get(source, ()):
                 self._release_due[source, partition] = before
-                if not self._locks[source, partition].locked():
-                    self._release(source, partition)
+                self._release((source, partition))
         known = self._under_way | {request for _, request, _ in self._done}
-        for source, partition, start, num_rows in requests:
+        for source, partition, start, num_rows in asked["requests"]:
             request = (source, partition, start, num_rows)
             if request not in known:
                 self._under_way.add(request)
-                task = asyncio.create_task(self._examine(*request))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._queue.append(request)
+        self._feed()
         if not self._done and self._error is None:
             self._news.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), wait_s)
         if self._error is not None:
             raise self._error
-        return {"number": self._num_done, **tables_to_wire([table for _, _, table in self._done])}
+        return pack({"number": self._num_done, **tables_to_wire([table for _, _, table in self._done])})
 
-    async def fetch(self, term: int, wanted: Sequence[Sequence[Any]]) -> Wire:
+    async def fetch(self, term: int, wanted: Wire) -> Wire:
         """Return samples of any partitions as one slab.
 
         Args:
             term: As in `advance`. The version of the placement does not matter: any host can make any row.
-            wanted: (source, partition, [[ordinal, part], ...]) each.
+            wanted: Packed: (source, partition, [[ordinal, part], ...]) each.
         """
         self._check_term(term)
-        slabs = await asyncio.gather(*(self._fetch(*entry) for entry in wanted))
+        waiting: dict[_Key, list[SampleId]] = {}
+        for source, partition, places in unpack(wanted):
+            ids = [SampleId(source, ordinal, part) for ordinal, part in places]
+            waiting.setdefault((source, partition), []).extend(ids)
+        self._fetched.update(waiting.keys())
+        slabs: list[SampleSlab] = []
+        try:
+            while waiting:
+                free = [key for key in waiting if key not in self._busy]
+                if free:
+                    slabs += await self._fetch_from({key: waiting.pop(key) for key in free})
+                else:
+                    await self._left.wait()
+        finally:
+            self._fetched.subtract(waiting.keys())
         return slab_to_wire(SampleSlab.joined(slabs))
 
     async def stats(self) -> dict[str, Any]:
@@ -163,6 +183,7 @@ class LoaderHost:
     async def close(self) -> None:
         """Close files and threads. Closing twice is fine."""
         _hosts.pop(self._run, None)
+        self._queue.clear()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.get_running_loop().run_in_executor(None, self._close)
@@ -174,40 +195,94 @@ class LoaderHost:
         for loader in self._loaders.values():
             loader.close()
 
-    async def _examine(self, source: str, partition: int, start: int, num_rows: int) -> None:
-        request = (source, partition, start, num_rows)
-        try:
-            loader = self.add(source, partition)
-            async with self._locks[source, partition]:
-                table = await asyncio.get_running_loop().run_in_executor(self._threads, loader.examine, start, num_rows)
-                self._release(source, partition)
+    # On the worker's loop. Crossing to a thread and back costs as much as preparing several small rows, so that
+    # requests of many loaders go together, and each loader is in one thread at a time.
+
+    def _feed(self) -> None:
+        """Hand requests to idle threads."""
+        while self._num_idle and (batch := self._next_batch()):
+            self._num_idle -= 1
+            self._busy.update(request[:2] for request in batch)
+            task = asyncio.create_task(self._examine(batch))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _next_batch(self) -> list[_Request]:
+        """Take requests for loaders that are free, in order: together no more rows than one large request has."""
+        batch: list[_Request] = []
+        later: list[_Request] = []
+        num_rows = 0
+        while self._queue and num_rows < BATCH_ROWS:
+            request = self._queue.popleft()
+            key = request[:2]
+            if key in self._busy or self._fetched[key] > 0 or (batch and num_rows + request[3] > BATCH_ROWS):
+                later.append(request)
+            else:
+                batch.append(request)
+                num_rows += request[3]
+        self._queue.extendleft(reversed(later))
+        return batch
+
+    async def _examine(self, batch: Sequence[_Request]) -> None:
+        tables = await asyncio.get_running_loop().run_in_executor(self._threads, self._examined, batch)
+        for request, table in zip(batch, tables, strict=False):
             self._num_done += 1
             self._done.append((self._num_done, request, table))
-        except MsdError as error:
-            self._error = error
-        except Exception as error:
-            self._error = EngineError(
-                f"loader host {self.name} failed at rows {start} to {start + num_rows} of source {source!r}: "
-                f"{type(error).__name__}: {error}"
-            )
+        self._under_way.difference_update(batch)
+        self._num_idle += 1
+        self._leave({request[:2] for request in batch})
+        if self._news is not None:
+            self._news.set()
+
+    async def _fetch_from(self, wanted: dict[_Key, list[SampleId]]) -> list[SampleSlab]:
+        """Return samples of loaders that are free, in as many threads as there are for it."""
+        self._busy.update(wanted)
+        entries = list(wanted.items())
+        loop = asyncio.get_running_loop()
+        try:
+            shares = [entries[first :: self._num_fetching] for first in range(min(self._num_fetching, len(entries)))]
+            slabs = await asyncio.gather(*(loop.run_in_executor(self._fetching, self._slabs, one) for one in shares))
+            return [slab for of_share in slabs for slab in of_share]
         finally:
-            self._under_way.discard(request)
-            if self._news is not None:
-                self._news.set()
+            self._fetched.subtract(wanted.keys())
+            self._leave(wanted)
 
-    async def _fetch(self, source: str, partition: int, places: Sequence[Sequence[int]]) -> SampleSlab:
-        loader = self.add(source, partition)
-        ids = [SampleId(source, ordinal, part) for ordinal, part in places]
-        async with self._locks[source, partition]:
-            slab = await asyncio.get_running_loop().run_in_executor(self._fetching, loader.fetch, ids)
-            self._release(source, partition)
-            return slab
+    def _leave(self, keys: Iterable[_Key]) -> None:
+        """Note that no thread is in these loaders any more."""
+        keys = list(keys)
+        self._busy.difference_update(keys)
+        for key in keys:
+            self._release(key)
+        self._left.set()
+        self._left = asyncio.Event()
+        self._feed()
 
-    def _release(self, source: str, partition: int) -> None:
+    def _release(self, key: _Key) -> None:
         """Let payload go; only while no thread is in the loader."""
-        before = self._release_due.pop((source, partition), None)
-        if before is not None:
-            self._loaders[source, partition].release(before)
+        if key not in self._busy and (before := self._release_due.pop(key, None)) is not None:
+            self._loaders[key].release(before)
+
+    # On threads.
+
+    def _examined(self, batch: Sequence[_Request]) -> list[MetaTable]:
+        """Return the tables of requests, fewer if one cannot be answered: that ends the run."""
+        tables: list[MetaTable] = []
+        for source, partition, start, num_rows in batch:
+            try:
+                tables.append(self.add(source, partition).examine(start, num_rows))
+            except MsdError as error:
+                self._error = error
+                break
+            except Exception as error:
+                self._error = EngineError(
+                    f"loader host {self.name} failed at rows {start} to {start + num_rows} of source {source!r}: "
+                    f"{type(error).__name__}: {error}"
+                )
+                break
+        return tables
+
+    def _slabs(self, entries: Sequence[tuple[_Key, list[SampleId]]]) -> list[SampleSlab]:
+        return [self.add(*key).fetch(ids) for key, ids in entries]
 
     def _check_term(self, term: int) -> None:
         if term < self._term:

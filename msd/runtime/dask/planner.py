@@ -18,11 +18,11 @@ from msd.coordinator.placement import Placement
 from msd.core.order import SourceOrder
 from msd.core.state import StateDict, canonical_json
 from msd.errors import ConfigError, DeadlineError, EngineError, MsdError
-from msd.loader.quarantine import Quarantine
 from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.hosts import TICK_S
 from msd.runtime.dask.lifetime import close_when_released, listen_for_losses
-from msd.runtime.dask.wire import Wire, plan_to_wire, tables_from_wire
+from msd.runtime.dask.wire import Wire, pack, plan_to_wire, tables_from_wire, unpack
+from msd.runtime.failures import FailureNotes
 from msd.runtime.record import RunRecord, provenance
 from msd.runtime.state import run_state
 
@@ -71,11 +71,7 @@ class PlannerActor:
         self._coordinator = build_coordinator(
             config, orders, placement=placement, constructors=constructors, depth=DEPTH
         )
-        self._quarantines = {
-            name: Quarantine(source.on_error.quarantine, source=name)
-            for name, source in config.sources.items()
-            if source.on_error.quarantine is not None
-        }
+        self._failures = FailureNotes(config.sources)
         self._record = RunRecord()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="msd-coordinator")
         self._inbox: list[Event] = []
@@ -195,8 +191,7 @@ class PlannerActor:
         for task in list(self._tasks):
             task.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
-        for quarantine in self._quarantines.values():
-            quarantine.close()
+        self._failures.close()
 
     def _standing(self) -> dict[str, Any]:
         coordinator = self._coordinator
@@ -295,11 +290,11 @@ class PlannerActor:
                 await outbox.wait()
             requests, releases = outbox.drain()
             owed.update((source, start, num_rows) for source, _, start, num_rows in requests)
+            asked = pack({"requests": requests, "releases": releases})
             try:
-                wire = await call(
-                    self._worker, self._hosts[name], "advance", self._term, requests, releases, seen, TICK_S,
-                    deadline_s=silence_s,
-                )  # fmt: skip
+                packed = await call(
+                    self._worker, self._hosts[name], "advance", self._term, asked, seen, TICK_S, deadline_s=silence_s
+                )
             except ActorGone:
                 self._put(HostLost(name))
                 return
@@ -313,12 +308,12 @@ class PlannerActor:
                 outbox.restore(releases)
                 self._put(HostSilent(name))
                 continue
+            wire = unpack(packed)
             silences, seen = 0, wire["number"]
             tables = tables_from_wire(wire)
             owed.difference_update((table.source, table.start, table.num_rows) for table in tables)
             for table in tables:
-                if table.failures and table.source in self._quarantines:
-                    self._quarantines[table.source].write(table.failures)
+                self._failures.note(table.source, table.failures)
             if tables:
                 self._put(RowsExamined(name, tuple(tables)))
 
@@ -327,7 +322,7 @@ class PlannerActor:
         while True:
             await outbox.wait()
             orders, _ = outbox.drain()
-            await call(self._worker, self._constructors[name], "perform", orders, deadline_s=self._deadline_s)
+            await call(self._worker, self._constructors[name], "perform", pack(orders), deadline_s=self._deadline_s)
             outbox.note_done(len(orders))
 
     def _lost(self, address: str) -> None:

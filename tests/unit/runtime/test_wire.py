@@ -1,0 +1,39 @@
+"""Messages of many small values as one text and one array."""
+
+import numpy as np
+import pytest
+
+from msd.errors import EngineError
+from msd.runtime.dask.wire import pack, unpack
+
+
+@pytest.mark.parametrize("array", [
+    np.arange(5, dtype=np.int32),
+    np.arange(6, dtype=np.int64).reshape(2, 3),
+    np.empty(0, dtype=np.float32),
+    np.empty((0, 2), dtype=np.uint8),
+    np.array([True, False, True]),
+    np.arange(12).reshape(3, 4)[:, ::2],
+], ids=lambda array: f"{array.dtype}{list(array.shape)}")  # fmt: skip
+def test_arrays_come_back_with_type_and_shape(array):
+    found = unpack(pack({"before": np.ones(3, dtype=np.uint8), "nested": [{"array": array}]}))["nested"][0]["array"]
+    assert found.dtype == array.dtype
+    assert found.shape == array.shape
+    assert (found == array).all()
+
+
+def test_plain_values_come_back_and_tuples_as_lists():
+    value = {"a": [1, 2.5, None, True, "ä"], "b": {"c": (1, ("x", 2))}, "d": np.int64(2**40)}
+    assert unpack(pack(value)) == {"a": [1, 2.5, None, True, "ä"], "b": {"c": [1, ["x", 2]]}, "d": 2**40}
+
+
+def test_however_many_arrays_two_values_travel():
+    packed = pack([{"plan": {f"column{n}": np.arange(n) for n in range(20)}} for _ in range(3)])
+    assert isinstance(packed["text"], bytes)
+    assert packed["buffer"].dtype == np.uint8
+    assert packed["objects"] == []
+
+
+def test_an_exception_is_passed_on_as_it_is():
+    error = EngineError("gone")
+    assert unpack(pack([{"kind": "fail", "error": error}]))[0]["error"] is error
