@@ -10,4 +10,9 @@ def text_of(error: BaseException) -> str:
         text = str(error)
     except Exception as second:
         text = f"its message cannot be had: {type(second).__name__}"
-    return " ".join(text.split()).encode("utf-8", "backslashreplace").decode("utf-8")
+    return encodable(" ".join(text.split()))
+
+
+def encodable(text: str) -> str:
+    """Return text that can be sent and printed: surrogates, as of names of files that are not UTF-8, are escaped."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -10,6 +10,7 @@ import numpy as np
 from msd.core.arrays import Int64Array
 from msd.core.order import SourceOrder, Window
 from msd.core.sample import RawSample
+from msd.core.text import encodable
 from msd.errors import SourceError
 from msd.sources.base import BadRow, BlockReader
 
@@ -77,10 +78,10 @@ class RowReader:
         return self._read(block_Q, row_Q)
 
     def where(self, ordinal: int) -> tuple[str, int]:
-        """Return the shard's name and the row number within it."""
+        """Return the shard's name, as it can be sent and printed, and the row number within it."""
         blocks = self._order.blocks
         block, row = self._place(ordinal)
-        return blocks.shards[blocks.shard_B[block]].name, int(blocks.first_row_B[block]) + row
+        return encodable(blocks.shards[blocks.shard_B[block]].name), int(blocks.first_row_B[block]) + row
 
     def forget(self) -> None:
         """Drop what was read ahead."""

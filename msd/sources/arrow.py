@@ -25,10 +25,10 @@ from msd.sources.files import (
     check_unchanged,
     closed_on_error,
     is_local,
-    not_the_format,
     open_shard,
     reading,
 )
+from msd.sources.magic import not_the_format
 from msd.sources.parquet import cut_rows
 from msd.sources.shard import ShardIndex, ShardReader
 

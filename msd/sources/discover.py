@@ -4,20 +4,16 @@ import difflib
 import glob
 import os
 import posixpath
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
-from msd.core.text import text_of
 from msd.errors import SourceError
 from msd.sources.config import ReaderConfig
-from msd.sources.descriptors import is_exhausted, too_many_open
+from msd.sources.discover_remote import remote_files
 from msd.sources.files import is_local, reading
-from msd.sources.remote import reaching, retried
-from msd.sources.versions import version_of, version_of_info
+from msd.sources.found import Found, expand_braces, fixed_part
+from msd.sources.versions import version_of
 
 EXTENSIONS: dict[str, tuple[str, ...]] = {
     "parquet": (".parquet", ".pq", ".parq"),
@@ -32,22 +28,6 @@ HF_MARKS = ("state.json", "dataset_dict.json")
 """What a directory saved by `datasets` has beside its Arrow files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One file that a path led to."""
-
-    root: str
-    """Directory that names are relative to, before the items of a list are brought together."""
-    inside: str
-    """Path relative to `root`."""
-    path: str
-    nbytes: int
-    version: str
-    """Empty for a link that leads to no file."""
-    is_named: bool
-    """By a file path or glob, rather than met in a directory."""
-
-
 def discover(name: str, config: ReaderConfig) -> list[Found]:
     """Return every file that the source's paths lead to, hidden ones left out, each path once."""
     items = [config.path] if isinstance(config.path, str) else list(config.path or ())
@@ -56,7 +36,7 @@ def discover(name: str, config: ReaderConfig) -> list[Found]:
     by_path: dict[str, Found] = {}
     for item in items:
         item = item.removeprefix("file://")
-        reached = _local_files(name, item) if is_local(item) else _remote_files(name, item, config)
+        reached = _local_files(name, item) if is_local(item) else remote_files(name, item, config)
         for file in reached:
             if not any(piece.startswith(".") for piece in file.inside.split("/")):
                 by_path.setdefault(file.path, file)
@@ -82,7 +62,7 @@ def _local_files(name: str, item: str) -> Iterator[Found]:
     patterns = expand_braces(path)
     if len(patterns) == 1 and not glob.has_magic(path):
         raise SourceError(f"sources.{name}: {path} does not exist; {_nearby(path)}")
-    root = os.path.commonpath([_fixed_part(pattern) for pattern in patterns])
+    root = os.path.commonpath([fixed_part(pattern) for pattern in patterns])
     for pattern in patterns:
         matches = sorted(set(_matches(pattern)))
         files = [match for match in matches if os.path.isfile(match) or _is_dead_link(match)]
@@ -98,7 +78,7 @@ def _local_files(name: str, item: str) -> Iterator[Found]:
             inner = f"; it matches {len(matches)} directories: end it in /**/*" if matches else ""
             if others:
                 inner = f"; {_no_file(others[0])}"
-            raise SourceError(f"sources.{name}: {pattern} matches no file{inner}; {_nearby(_fixed_part(pattern))}")
+            raise SourceError(f"sources.{name}: {pattern} matches no file{inner}; {_nearby(fixed_part(pattern))}")
 
 
 def _no_file(path: str) -> str:
@@ -167,96 +147,6 @@ def _is(asked: Callable[[], bool]) -> bool:
     except OSError:
         # A link that leads to itself, or through a directory that may not be searched.
         return False
-
-
-def _reached(name: str, url: str, config: ReaderConfig) -> tuple[Any, str]:
-    """Return the file system of a URL and the path on it."""
-    import fsspec
-
-    try:
-        fs, path = fsspec.core.url_to_fs(url, **config.storage_options)
-    except FileNotFoundError as error:
-        raise SourceError(
-            f"sources.{name}: {url} does not exist: {text_of(error)}; correct the path or put the data there"
-        ) from error
-    except (ValueError, ImportError) as error:
-        raise SourceError(
-            f"sources.{name}: cannot reach {url}: {text_of(error)}; install what fsspec needs for it"
-        ) from None
-    except Exception as error:
-        if isinstance(error, OSError) and is_exhausted(error):
-            raise too_many_open(error) from error
-        raise SourceError(
-            f"sources.{name}: cannot reach {url} ({type(error).__name__}: {text_of(error)}); correct the URL, its "
-            "storage_options, or the file that it leads into"
-        ) from error
-    return fs, str(path)
-
-
-def _remote_files(name: str, url: str, config: ReaderConfig) -> Iterator[Found]:
-    fs, path = _reached(name, url, config)
-    path = path.rstrip("/")
-    infos: dict[str, Any] = {}
-    root, is_named = posixpath.dirname(path), True
-    with reading(url), reaching():
-        if glob.has_magic(path) or len(expand_braces(path)) > 1:
-            patterns = expand_braces(path)
-            root = posixpath.commonpath([_fixed_part(pattern) for pattern in patterns])
-            for pattern in patterns:
-                infos |= retried(lambda pattern=pattern: fs.glob(pattern, detail=True), url)  # type: ignore[misc]
-        else:
-            try:
-                info = retried(lambda: fs.info(path), url)
-            except FileNotFoundError:
-                raise SourceError(
-                    f"sources.{name}: {url} does not exist; correct the path or upload the data"
-                ) from None
-            if info["type"] == "directory":
-                root, is_named = path, False
-                infos = retried(lambda: fs.find(path, detail=True), url)
-            else:
-                infos = {path: info}
-    files = {file: info for file, info in infos.items() if info["type"] != "directory"}
-    if not files:
-        raise SourceError(f"sources.{name}: {url} matches no file; correct the path, or end a glob in /**/*")
-    for file, info in files.items():
-        inside = posixpath.relpath(file, root) if root else file
-        yield Found(root, inside, _url(url, fs, file), int(info.get("size") or 0), version_of_info(info), is_named)
-
-
-def _url(pattern: str, fs: Any, path: str) -> str:
-    """Return the URL of one file that a URL pattern led to; chained URLs keep their chain."""
-    links = pattern.split("::")
-    if len(links) == 1:
-        return str(fs.unstrip_protocol(path))
-    # `simplecache::zip://*.jsonl::file:///a.zip`: the first link with an address is the one that was listed.
-    listed = next((number for number, link in enumerate(links) if "://" in link), len(links) - 1)
-    protocol, colon, _ = links[listed].partition("://")
-    has_protocol = not colon or path.startswith(f"{protocol}://")
-    links[listed] = path if has_protocol else f"{protocol}://{path}"
-    return "::".join(links)
-
-
-def expand_braces(pattern: str) -> list[str]:
-    """Return the patterns that `{a,b}` and `{000..127}` stand for, as shells and WebDataset write shard names."""
-    match = re.search(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}", pattern)
-    if match is None:
-        return [pattern]
-    first, last, words = match.groups()
-    if words is not None:
-        choices = words.split(",")
-    else:
-        width = len(first) if first.startswith("0") or len(first) == len(last) else 0
-        choices = [f"{number:0{width}d}" for number in range(int(first), int(last) + 1)]
-    before, after = pattern[: match.start()], pattern[match.end() :]
-    return [expanded for choice in choices for expanded in expand_braces(before + choice + after)]
-
-
-def _fixed_part(pattern: str) -> str:
-    """Return the directory above the first piece of a pattern that has a wildcard."""
-    pieces = pattern.split("/")
-    wild = next((number for number, piece in enumerate(pieces) if glob.has_magic(piece)), len(pieces) - 1)
-    return "/".join(pieces[:wild]) or ("/" if pattern.startswith("/") else "")
 
 
 def _nearby(path: str) -> str:

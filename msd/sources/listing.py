@@ -8,8 +8,9 @@ import msgspec
 from msd.core.index import BlockTable
 from msd.errors import SourceError
 from msd.sources.config import ReaderConfig
-from msd.sources.discover import EXTENSIONS, HF_MARKS, Found, counted, discover, shown
+from msd.sources.discover import EXTENSIONS, HF_MARKS, counted, discover, shown
 from msd.sources.files import Opener, ShardFile, is_local, reading
+from msd.sources.found import Found
 
 _LOG = logging.getLogger(__name__)
 _NAMED_ONLY = {

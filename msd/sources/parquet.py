@@ -12,7 +12,8 @@ from msd.errors import SourceError
 from msd.sources.batches import UnitRows, unit_reader
 from msd.sources.columns import schema_of
 from msd.sources.config import ReaderConfig
-from msd.sources.files import Opener, OpenFiles, ShardFile, closed_on_error, not_the_format, open_shard, reading
+from msd.sources.files import Opener, OpenFiles, ShardFile, closed_on_error, open_shard, reading
+from msd.sources.magic import not_the_format
 from msd.sources.shard import ShardIndex, ShardReader
 
 # A row group over the cap is decoded through a buffer instead of being read whole.

@@ -11,6 +11,7 @@ import numpy as np
 from msd.core.arrays import Int64Array
 from msd.core.index import BlockTable, Shard, Split
 from msd.core.sample import RawSample
+from msd.core.text import encodable
 from msd.errors import SourceError
 from msd.sources.base import BadRow, BlockReader
 from msd.sources.config import ReaderConfig
@@ -82,7 +83,7 @@ class ShardReader:
         try:
             return self._read(block, row_N) if len(row_N) else []
         except SourceError as error:
-            raise SourceError(f"sources.{self._source}: {error}") from error.__cause__
+            raise SourceError(encodable(f"sources.{self._source}: {error}")) from error.__cause__
 
     def close(self) -> None:
         """Close open files; they are opened again when needed."""

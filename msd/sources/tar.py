@@ -16,8 +16,9 @@ from msd.core.text import text_of
 from msd.errors import SourceError
 from msd.sources.base import BadRow
 from msd.sources.config import ReaderConfig
-from msd.sources.files import Opener, ShardFile, changed, not_the_format, reading
+from msd.sources.files import Opener, ShardFile, changed, reading
 from msd.sources.jsonl import parse_json
+from msd.sources.magic import not_the_format
 from msd.sources.shard import ShardIndex, ShardReader
 from msd.sources.spans import SpanReader
 from msd.sources.streams import PlainCursor, StreamCursor, codec_of

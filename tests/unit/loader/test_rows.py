@@ -1,3 +1,6 @@
+import dataclasses
+import os
+
 import pytest
 
 from msd.core.order import SourceOrder
@@ -80,3 +83,12 @@ def test_a_reader_that_gives_too_few_rows_is_found_out(monkeypatch):
     monkeypatch.setattr(reader, "read_block", lambda block, row_N: [])
     with pytest.raises(SourceError, match=r"'shard-000' were asked for, its reader gave 0"):
         rows.take(0, 1, limit=NUM_ROWS)
+
+
+def test_a_shard_whose_name_is_not_utf8_is_named_so_that_it_can_be_sent():
+    table, source = list_source([{"text": "a"}], rows_per_block=1, block_bytes=8)
+    shard = dataclasses.replace(table.shards[0], name=os.fsdecode(b"\xff.jsonl"))
+    order = SourceOrder(
+        seed=5, source="web", blocks=dataclasses.replace(table, shards=(shard,)), shuffle=False, window_blocks=1
+    )
+    assert RowReader(order, source, read_bytes=8).where(0) == ("\\udcff.jsonl", 0)

@@ -5,7 +5,7 @@ import pytest
 
 from msd.errors import SourceError
 from msd.sources.config import ReaderConfig
-from msd.sources.discover import expand_braces
+from msd.sources.found import expand_braces
 from msd.sources.index import index_sources, list_shards
 from msd.sources.open import resolve_format
 from msd.testing.conformance import check_source
