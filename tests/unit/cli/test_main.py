@@ -131,9 +131,7 @@ def test_a_table_folds_words_and_never_a_number(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    output.print_table(
-        "t", ("source", "rows", "tokens"), [("a_name_that_is_far_too_long", "123,456", "9,876")]
-    )
+    output.print_table("t", ("source", "rows", "tokens"), [("a_name_that_is_far_too_long", "123,456", "9,876")])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 40
     assert any("123,456" in line and "9,876" in line for line in lines)
