@@ -102,6 +102,7 @@ def shares(mesh: msd.Mesh) -> int:
 
 def spawned(rank: int, num_ranks: int, store: str, options: argparse.Namespace) -> None:
     """Train one of the ranks that `serve` started."""
+    torch.set_num_threads(1)  # As torchrun sets it: ranks share the cores.
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=num_ranks)
     try:
         train(options)
