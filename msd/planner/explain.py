@@ -15,9 +15,7 @@ def explain(plan: StepPlan) -> str:
         ConfigError: If it is no plan.
     """
     if not isinstance(plan, StepPlan):
-        raise ConfigError(
-            f"explain takes a plan, got {type(plan).__name__}; see msd.plan(config) and engine.plan(step)"
-        )
+        raise ConfigError(f"explain takes a plan, got {type(plan).__name__}; see msd.plan(config)")
     report = plan.report
     lines = [
         f"step {plan.step}  mesh {plan.mesh}  {plan.num_documents} documents in {plan.num_buckets} x "
