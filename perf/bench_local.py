@@ -88,7 +88,7 @@ def run_msd(folder: Path, sources: int, steps: int) -> dict[str, float]:
         mesh={"dp": RANKS},
         num_microbatches=MICROBATCHES,
     )
-    with msd.start(config) as engine:
+    with msd.start(config, runtime="local") as engine:
         loaders = [iter(msd.torch.DataLoader(engine, rank=rank)) for rank in range(RANKS)]
         return _take(loaders, steps, baseline, started, lambda batch: (len(batch.sample_ids), _real(batch)))
 
