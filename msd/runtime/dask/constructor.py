@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from msd.core.state import StateDict, canonical_json
 from msd.errors import ConfigError, EngineError, MsdError
 from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.lifetime import close_when_released
+from msd.runtime.dask.tasks import Tasks
 from msd.runtime.dask.wire import Wire, pack, plan_from_wire, slab_from_wire, unpack
 from msd.runtime.state import progress_of, run_state
 
@@ -69,7 +70,7 @@ class ConstructorActor:
         self._waits_for = "the first plan"
         self._asked: dict[int, tuple[int, int]] = {}
         self._sessions: dict[int, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(self._broke)
         self._report_due: asyncio.Event | None = None
         self._directory: dict[int, Place] = {}
         self._encoded: dict[tuple[int, int], Encoded] = {}
@@ -84,7 +85,7 @@ class ConstructorActor:
         self._loop = asyncio.get_running_loop()
         self._planner, self._hosts = planner, dict(hosts)
         self._report_due = asyncio.Event()
-        self._spawn(self._report_for_ever())
+        self._tasks.spawn(self._report_for_ever())
         return {"host": socket.gethostname(), "addresses": self._server.addresses}
 
     async def publish(self, directory: dict[str, dict[str, Any]], served: dict[str, Sequence[int]]) -> None:
@@ -136,8 +137,7 @@ class ConstructorActor:
 
     async def close(self) -> None:
         """End the link and all that waits. Closing twice is fine."""
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         await asyncio.get_running_loop().run_in_executor(None, self._end)
         atexit.unregister(self._end)
 
@@ -287,7 +287,7 @@ class ConstructorActor:
             for source, entries in order["owners"].items()
         }
         if self._shelf.assign(order["generation"], plan, owners, order["version"], number=order["number"]):
-            self._spawn(self._gather(order["generation"], plan.step, order["term"]))
+            self._tasks.spawn(self._gather(order["generation"], plan.step, order["term"]))
 
     async def _gather(self, generation: int, step: int, term: int) -> None:
         """Fetch what a step lacks, one call a host."""
@@ -345,19 +345,11 @@ class ConstructorActor:
                 told = (asked, held)
                 await self._tell_planner("report", self.name, self._generation, asked, held)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Have ranks hear of a task that failed: nobody else would notice."""
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
-            with self._changed:
-                self._error = self._error or error
-                self._changed.notify_all()
+    def _broke(self, error: Exception) -> None:
+        """Have ranks hear of a task that failed."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
 
 
 def _reason(error: OSError) -> str:

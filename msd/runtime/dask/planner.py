@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from msd.errors import ConfigError, DeadlineError, EngineError, MsdError
 from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.hosts import TICK_S
 from msd.runtime.dask.lifetime import close_when_released, listen_for_losses
+from msd.runtime.dask.tasks import Tasks
 from msd.runtime.dask.wire import Wire, pack, plan_to_wire, tables_from_wire, unpack
 from msd.runtime.failures import FailureNotes
 from msd.runtime.record import RunRecord, provenance
@@ -76,7 +77,7 @@ class PlannerActor:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="msd-coordinator")
         self._inbox: list[Event] = []
         self._has_events: asyncio.Event | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(self._broke)
         self._stop_listening: Callable[[], None] | None = None
         self._waits: str | None = None
         close_when_released(self)
@@ -88,10 +89,10 @@ class PlannerActor:
         self._has_events = asyncio.Event()
         self._stop_listening = listen_for_losses(self._lost)
         for name in hosts:
-            self._spawn(self._drive_host(name))
+            self._tasks.spawn(self._drive_host(name))
         for name in constructors:
-            self._spawn(self._drive_constructor(name))
-        self._spawn(self._handle_for_ever())
+            self._tasks.spawn(self._drive_constructor(name))
+        self._tasks.spawn(self._handle_for_ever())
         self._send(await self._decide(self._coordinator.begin))
 
     # What constructors and the engine ask.
@@ -188,8 +189,7 @@ class PlannerActor:
         """Stop planning. Closing twice is fine."""
         if self._stop_listening is not None:
             self._stop_listening()
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._failures.close()
 
@@ -337,18 +337,10 @@ class PlannerActor:
                     "the last saved state"
                 )))  # fmt: skip
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Have the run fail with a task that failed: nobody else would notice."""
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
-            self._tell_all({"kind": "fail", "error": _plain(error)})
-            self._put(RunFailed(error))
+    def _broke(self, error: Exception) -> None:
+        """Have the run fail with a task that failed."""
+        self._tell_all({"kind": "fail", "error": _plain(error)})
+        self._put(RunFailed(error))
 
 
 def _plain(error: Exception) -> MsdError:

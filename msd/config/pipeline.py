@@ -1,0 +1,278 @@
+"""Everything a user may set, as one value that is checked once, when it is made."""
+
+import difflib
+import os
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from msd.config.decode import decode
+from msd.config.doors import as_dict, decode_sources, merged, merged_sources, normalised
+from msd.core.checks import check_range, own_path
+from msd.core.config import ConfigStruct, unknown_key
+from msd.core.mesh import AXES, Mesh
+from msd.cost.config import CostConfig, TransformerCost
+from msd.errors import ConfigError
+from msd.loader.config import SourceConfig
+from msd.loader.transforms.config import TokenizeConfig
+from msd.planner.config import BalanceConfig, BatchConfig, MixtureConfig
+
+DEFAULT_COST = {"backbone": TransformerCost(hidden=4096, layers=32)}
+
+
+_MAX_PARTS = 1 << 16
+"""Of microbatches, loaders, constructors and hosts: far above any machine, far below what memory cannot hold."""
+
+
+_MAX_ROW_TOKENS = (1 << 31) - 1
+"""Offsets in a row are int32."""
+
+
+NO_SOURCES = "sources is empty; name at least one: sources: {web: {format: jsonl, path: web/*.jsonl}}"
+
+
+class RuntimeConfig(ConfigStruct, frozen=True, kw_only=True):
+    """Where the engine runs."""
+
+    kind: Literal["local", "dask"] = "dask"
+    """dask: stateful actors on a cluster, of the run's own unless `scheduler` says otherwise. local: all in this
+    process. Both deliver the same bytes."""
+    scheduler: str | None = None
+    """Address of a running scheduler; null starts a cluster of its own."""
+    workers: int = 2
+    """Loader hosts."""
+    compact: bool = True
+    """Roles may share processes."""
+    deadline_s: float = 300.0
+    """No wait lasts longer; it ends in an error that names whom it waited for."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ConfigError(f"runtime.workers must be at least 1 loader host, got {self.workers}")
+        check_range("runtime.workers", self.workers, 1, _MAX_PARTS)
+        if self.deadline_s <= 0:
+            raise ConfigError(f"runtime.deadline_s must be above 0 seconds, got {self.deadline_s}")
+        check_range("runtime.deadline_s", self.deadline_s, 0.001, 1e9)
+
+
+class CheckpointConfig(ConfigStruct, frozen=True, kw_only=True):
+    """Where the run's position is kept."""
+
+    path: str
+    every: int = 100
+    """Steps between snapshots."""
+    keep: int = 3
+    resume: Literal["auto", "never", "must"] = "auto"
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.keep < 1:
+            raise ConfigError(f"checkpoint needs every >= 1 and keep >= 1, got every={self.every}, keep={self.keep}")
+        msgspec.structs.force_setattr(self, "path", own_path(self.path, name="checkpoint.path"))
+
+
+class Config(ConfigStruct, frozen=True, kw_only=True):
+    """A whole run. Made by `load_config` from YAML, or directly: `msd.Config(sources={"mine": "folder/*.jsonl"})`.
+
+    From Python, a source may be a path, a list of dictionaries, a DataFrame, an Arrow table, a Hugging Face dataset,
+    a class or a factory of iterables; a transform may be a function; every section may be a plain dictionary.
+
+    Raises:
+        ConfigError: One line with the path of the setting, what was found, and what to do.
+    """
+
+    seed: int = 17
+    sources: dict[str, SourceConfig]
+    mixture: MixtureConfig = MixtureConfig()
+    batch: BatchConfig = BatchConfig()
+    mesh: dict[str, int] = msgspec.field(default_factory=lambda: {"pp": 1, "dp": 4, "cp": 1, "tp": 1})
+    """Axis sizes, outermost first."""
+    num_microbatches: int = 4
+    """Per data-parallel rank and step."""
+    strategy: Any = "default"
+    """default, or a function `(graph, context) -> graph`, or its dotted path `package.module:function`."""
+    balance: BalanceConfig = BalanceConfig()
+    cost: dict[str, CostConfig] = msgspec.field(default_factory=lambda: dict(DEFAULT_COST))
+    """Per module: `backbone` (by tokens) and, for images, `encoder` (by patches)."""
+    broadcast: list[str] = []
+    """Axes along which only the rank at coordinate 0 fetches."""
+    fields_by_stage: bool = False
+    """True: the first, middle and last pipeline stages get only the fields they need."""
+    loaders: int | Literal["auto"] | dict[str, int] = "auto"
+    """Loaders per source. Never changes what is delivered."""
+    constructors: int | Literal["auto"] = "auto"
+    """Never changes what is delivered."""
+    shadows: int = 0
+    """Standby loader hosts."""
+    runtime: RuntimeConfig = RuntimeConfig()
+    checkpoint: CheckpointConfig | None = None
+    """Null writes and resumes nothing."""
+
+    def __post_init__(self) -> None:
+        for name, kind in typing.get_type_hints(Config).items():
+            value = getattr(self, name)
+            if name == "sources":
+                value = decode_sources(value)
+            elif name != "strategy":
+                value = decode(normalised(name, value), kind, name)
+            msgspec.structs.force_setattr(self, name, value)
+        self._check()
+
+    @property
+    def place(self) -> Mesh:
+        """The trainer mesh."""
+        return Mesh.of(**self.mesh)
+
+    @property
+    def sequences_per_microbatch(self) -> int:
+        """Micro batch size: sequences of one row."""
+        return self.batch.global_batch_size // (self.place.size("dp") * self.num_microbatches)
+
+    @property
+    def document_multiple(self) -> int:
+        """Tokens that a document's extent is a multiple of."""
+        if self.batch.document_multiple != "auto":
+            return self.batch.document_multiple
+        mesh = self.place
+        multiple = 2 * mesh.size("cp") if mesh.size("cp") > 1 else 1
+        return multiple * (mesh.size("tp") if self.batch.sequence_parallel else 1)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Share of each source at step 0, zero for sources left out, before any schedule."""
+        if self.mixture.weights is None:
+            return dict.fromkeys(self.sources, 1.0)
+        return {name: self.mixture.weights.get(name, 0.0) for name in self.sources}
+
+    @property
+    def lookahead(self) -> int:
+        """Samples that may wait for the next step."""
+        chosen = self.batch.packing.lookahead
+        return min(32, self.batch.global_batch_size) if chosen == "auto" else chosen
+
+    def replace(self, **changes: Any) -> "PipelineConfig":
+        """Return a copy with some settings changed; what a change does not name stays.
+
+        `config.replace(mesh={"dp": 2}, sources={"web": {"split": [0.0, 0.9]}}, mixture={"weights": {"web": 1}})`
+
+        Sections and `mesh` are merged key by key, sources by name and then key by key: a new name adds a source, None
+        takes one away, and anything but a mapping (a path, a DataFrame) takes the place of the whole source. Lists and
+        the mappings `mixture.weights`, `cost`, `loaders` and `options` are replaced as a whole.
+
+        Raises:
+            ConfigError: If there is no such setting, or the result cannot mean anything.
+        """
+        values = as_dict(self)
+        for name, change in changes.items():
+            if name not in values:
+                raise ConfigError(unknown_key(name, list(values)))
+            values[name] = merged_sources(values[name], change) if name == "sources" else merged(values[name], change)
+            if name == "mesh" and isinstance(change, Mapping):
+                values[name] = {**self.mesh, **change}
+        return Config(**values)
+
+    def __repr__(self) -> str:
+        described = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"Config({described})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        batch = self.batch
+        return [
+            ("sources", {name: source.format for name, source in self.sources.items()}),
+            ("mesh", {axis: size for axis, size in self.place.as_dict().items() if size > 1}),
+            ("num_microbatches", self.num_microbatches),
+            ("batch", f"{batch.global_batch_size} x {batch.sequence_length} tokens, {batch.packing.method}"),
+            ("seed", self.seed),
+        ]
+
+    def _check(self) -> None:
+        if not self.sources:
+            raise ConfigError(NO_SOURCES)
+        _check_strategy(self.strategy)
+        mesh = self.place
+        _check_names(self.mixture.weights, self.sources, "mixture.weights")
+        for stage in self.mixture.schedule:
+            _check_names(stage.weights, self.sources, f"mixture.schedule stage at step {stage.step}")
+        if self.fields_by_stage:
+            raise ConfigError("fields_by_stage: true is not supported by this release; every rank gets all fields")
+        if isinstance(self.loaders, dict):
+            _check_names(self.loaders, self.sources, "loaders")
+        loaders = self.loaders.values() if isinstance(self.loaders, dict) else [self.loaders]
+        counts = {"num_microbatches": [self.num_microbatches], "loaders": loaders, "constructors": [self.constructors]}
+        for setting, values in counts.items():
+            for value in values:
+                if value != "auto" and value < 1:
+                    raise ConfigError(f"{setting} must be at least 1, got {value}")
+                if value != "auto":
+                    check_range(setting, value, 1, _MAX_PARTS)
+        if self.shadows < 0:
+            raise ConfigError(f"shadows must be 0 or more, got {self.shadows}")
+        check_range("shadows", self.shadows, 0, _MAX_PARTS)
+        rows = mesh.size("dp") * self.num_microbatches
+        if self.batch.global_batch_size % rows:
+            raise ConfigError(
+                f"batch.global_batch_size {self.batch.global_batch_size} does not divide by dp * num_microbatches = "
+                f"{mesh.size('dp')} * {self.num_microbatches} = {rows}; set it to a multiple of {rows}, "
+                f"for instance {max(rows, round(self.batch.global_batch_size / rows) * rows)}"
+            )
+        row_tokens = self.batch.global_batch_size // rows * self.batch.sequence_length
+        if row_tokens > _MAX_ROW_TOKENS:
+            raise ConfigError(
+                f"a microbatch has {row_tokens} tokens (global_batch_size / (dp * num_microbatches) * "
+                f"sequence_length), which must be at most {_MAX_ROW_TOKENS}; raise num_microbatches, or lower "
+                "batch.global_batch_size"
+            )
+        for axis in self.broadcast:
+            if axis not in AXES:
+                raise ConfigError(unknown_key(axis, list(AXES), "broadcast"))
+            if axis == "dp":
+                raise ConfigError("broadcast: [dp] would give every rank the same data; use tp, cp or pp")
+        multiple = self.document_multiple
+        if self.batch.sequence_length % multiple:
+            raise ConfigError(
+                f"batch.sequence_length {self.batch.sequence_length} is not a multiple of document_multiple "
+                f"{multiple}; set it to {max(1, self.batch.sequence_length // multiple) * multiple}"
+            )
+        cp = mesh.size("cp")
+        if cp > 1 and self.batch.slice == "zigzag" and multiple % (2 * cp):
+            raise ConfigError(
+                f"batch.document_multiple {multiple} must be a multiple of 2 * cp = {2 * cp} to slice documents for "
+                f"context parallelism; set it to {2 * cp}, or batch.slice: none"
+            )
+        for module in self.cost:
+            if module not in ("backbone", "encoder"):
+                raise ConfigError(unknown_key(module, ["backbone", "encoder"], "cost"))
+        if "backbone" not in self.cost:
+            raise ConfigError("cost needs an entry backbone, for instance cost: {backbone: {kind: tokens}}")
+        for name, source in self.sources.items():
+            for transform in source.transforms:
+                tokenizer = transform.tokenizer if isinstance(transform, TokenizeConfig) else "bytes"
+                if tokenizer != "bytes" and not os.path.isfile(tokenizer):
+                    raise ConfigError(
+                        f"sources.{name}: tokenizer {tokenizer!r} is not a file; give the path of a "
+                        "tokenizer.json, or tokenizer: bytes"
+                    )
+
+
+PipelineConfig = Config
+"""What the rooms of the package call it."""
+
+
+def _check_strategy(strategy: Any) -> None:
+    is_dotted = isinstance(strategy, str) and all(strategy.partition(":"))
+    if strategy != "default" and not is_dotted and not callable(strategy):
+        raise ConfigError(
+            f"strategy must be default, a dotted path package.module:function, or from Python a function "
+            f"(graph, context) -> graph; got {strategy!r}"
+        )
+
+
+def _check_names(weights: Mapping[str, float] | None, sources: Mapping[str, Any], where: str) -> None:
+    for name in weights or ():
+        if name not in sources:
+            near = difflib.get_close_matches(name, list(sources), n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else "name a source that exists or add it under sources"
+            raise ConfigError(f"{where}: there is no source {name!r} (sources: {', '.join(sources)}); {hint}")
+    if weights is not None and not any(weight > 0 for weight in weights.values()):
+        raise ConfigError(f"{where}: all weights are 0, so nothing could be drawn; give at least one source a share")
