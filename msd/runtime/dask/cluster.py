@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from distributed.core import rpc
 from distributed.security import Security
 
 from msd.errors import ConfigError, DeadlineError, EngineError
+from msd.runtime.dask.preload import FOLDER_VARIABLE
 from msd.runtime.dask.settings import as_set, worker_environment
 
 START_S = 60.0
@@ -69,7 +71,7 @@ class EmbeddedCluster:
         command = [
             sys.executable, "-m", "distributed.cli.dask_worker", self.address, "--name", name, "--nthreads", "1",
             "--no-nanny", "--no-dashboard", "--host", "127.0.0.1", "--memory-limit", "0", "--death-timeout", "20",
-            "--local-directory", self._logs.name,
+            "--local-directory", self._logs.name, "--preload", "msd.runtime.dask.preload",
         ]  # fmt: skip
         with self._log(name).open("wb") as log:
             self._workers[name] = self._popen(command, log)
@@ -80,7 +82,7 @@ class EmbeddedCluster:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=worker_environment(),
+            env={**worker_environment(), FOLDER_VARIABLE: f"{os.getpid()}:{self._logs.name}"},
             # Ctrl-C is for the process that started the run; it then ends the workers in order.
             start_new_session=True,
         )

@@ -1,0 +1,26 @@
+"""What a worker of an embedded cluster does first: import what actors need, and see to what a dead engine left."""
+
+import atexit
+import importlib
+import os
+import shutil
+from typing import Any
+
+FOLDER_VARIABLE = "MSD_CLUSTER_FOLDER"
+"""Folder of the cluster's logs and scratch files, and the process that removes it, as `PID:PATH`."""
+
+
+def dask_setup(worker: Any) -> None:
+    """Called by Dask when the worker starts."""
+    # Workers start side by side: importing now costs no time that an actor would wait for.
+    for name in ("hosts", "constructor", "planner"):
+        importlib.import_module(f"msd.runtime.dask.{name}")
+    owner, _, folder = os.environ.get(FOLDER_VARIABLE, "").partition(":")
+    if folder:
+        atexit.register(_remove_if_orphaned, int(owner), folder)
+
+
+def _remove_if_orphaned(owner: int, folder: str) -> None:
+    """Remove the folder of an engine that was killed: nobody else would."""
+    if os.getppid() != owner:
+        shutil.rmtree(folder, ignore_errors=True)
