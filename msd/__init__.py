@@ -98,13 +98,15 @@ def start(config: "Config", *, runtime: str | None = None, scheduler: str | None
     return DaskEngine(config)
 
 
-def connect(address: "str | Engine", rank: int) -> "RankClient":
+def connect(address: "str | Engine", rank: int, *, deadline_s: float = 300.0) -> "RankClient":
     """Return a client for one rank of a run.
 
     Args:
         address: `engine.address`, from this process or another: `local://...`, `msd://host:port?token=...`,
             `unix:///path?token=...`, or `file:///path` of a file that holds one; or the engine itself.
         rank: Of the trainer mesh.
+        deadline_s: Over the link, the longest wait for a batch, for the run to appear, or for it to come back; it ends
+            in an error that names what it waited for.
 
     Raises:
         ConfigError: If nothing can run at the address, or the rank is outside the mesh.
@@ -121,7 +123,7 @@ def connect(address: "str | Engine", rank: int) -> "RankClient":
     from msd.client import RankClient
     from msd.client.remote import SocketTransport
 
-    return RankClient(SocketTransport(address), rank=rank)
+    return RankClient(SocketTransport(address, deadline_s=deadline_s), rank=rank)
 
 
 def plan(

@@ -22,7 +22,7 @@ from msd.config import PipelineConfig
 from msd.coordinator.placement import deal
 from msd.core.checks import whole_number
 from msd.core.mesh import Mesh
-from msd.errors import ClosedError, DeadlineError, EngineError, MsdError
+from msd.errors import ClosedError, ConfigError, DeadlineError, EngineError, MsdError, told
 from msd.runtime.base import check_supported, step_number
 from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.cluster import CLOSE_S, START_S, EmbeddedCluster, Member, connect, members, split
@@ -324,9 +324,14 @@ class DaskEngine:
 
 def _explained(key: str, error: Exception) -> Exception:
     """Return what to raise for an actor that could not be made."""
-    return error if isinstance(error, MsdError) else EngineError(
-        f"{key} could not be made: {type(error).__name__}: {error}"
-    )  # fmt: skip
+    if isinstance(error, MsdError):
+        return error
+    if isinstance(error, ModuleNotFoundError):
+        return ConfigError(
+            f"a Dask worker has no module {error.name!r}, which the configuration's functions need ({key}); put it on "
+            "the PYTHONPATH of scheduler and workers, or install it there"
+        )
+    return EngineError(f"{key} could not be made: {told(error)}")
 
 
 def _close_clients(clients: dict[int, RankClient]) -> None:

@@ -20,7 +20,7 @@ from msd.build import build_chains, build_loader
 from msd.config import PipelineConfig
 from msd.core.order import SourceOrder
 from msd.core.sample import MetaTable, SampleId, SampleSlab
-from msd.errors import EngineError, MsdError
+from msd.errors import EngineError, MsdError, told
 from msd.loader.loader import BATCH_ROWS, SourceLoader
 from msd.runtime.dask.lifetime import close_when_released
 from msd.runtime.dask.wire import Wire, pack, slab_to_wire, tables_to_wire, unpack
@@ -273,16 +273,24 @@ class LoaderHost:
             except MsdError as error:
                 self._error = error
                 break
-            except Exception as error:
+            except BaseException as error:
+                # Also what would end a process: one host after the other would meet it, and nobody could say where.
+                ends = "" if isinstance(error, Exception) else "; a transform must not end the process that it runs in"
                 self._error = EngineError(
                     f"loader host {self.name} failed at rows {start} to {start + num_rows} of source {source!r}: "
-                    f"{type(error).__name__}: {error}"
+                    f"{told(error)}{ends}"
                 )
                 break
         return tables
 
     def _slabs(self, entries: Sequence[tuple[_Key, list[SampleId]]]) -> list[SampleSlab]:
-        return [self.add(*key).fetch(ids) for key, ids in entries]
+        try:
+            return [self.add(*key).fetch(ids) for key, ids in entries]
+        except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+            raise EngineError(
+                f"loader host {self.name} failed at samples of {', '.join(sorted({key[0] for key, _ in entries}))}: "
+                f"{told(error)}; a transform must not end the process that it runs in"
+            ) from None
 
     def _check_term(self, term: int) -> None:
         if term < self._term:

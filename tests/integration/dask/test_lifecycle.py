@@ -305,3 +305,36 @@ def test_serve_ends_in_order_when_it_is_told_to(start, tmp_path, number, status)
     assert all_gone(workers)
     assert not rendezvous.exists()
     assert "Traceback" not in serve.output
+
+
+def test_an_interrupted_notebook_cell_leaves_the_kernel_and_no_worker(monkeypatch, tmp_path):
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    body = textwrap.dedent(SCRIPT).replace("RUNTIME", repr({})) + textwrap.dedent("""
+        with msd.start(config) as engine:
+            next(engine.client(0))
+            open("begun", "w").close()
+            time.sleep(600)
+    """)
+    cells = [nbformat.v4.new_code_cell(body), nbformat.v4.new_code_cell("print('still here')")]
+    book = nbformat.v4.new_notebook(cells=cells)
+    client = nbclient.NotebookClient(
+        book, timeout=60, allow_errors=True, resources={"metadata": {"path": str(tmp_path)}}
+    )
+    with client.setup_kernel():
+        pid = client.km.provisioner.pid
+
+        def interrupt() -> None:
+            wait_until((tmp_path / "begun").exists, 50, "the cell to begin")
+            os.kill(pid, signal.SIGINT)
+
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+        client.execute_cell(cells[0], 0)
+        interrupting.join()
+        assert cells[0].outputs[-1]["ename"] == "KeyboardInterrupt"
+        client.execute_cell(cells[1], 1)
+        assert cells[1].outputs[0]["text"] == "still here\n"
+        assert [
+            child for child in descendants(pid) if b"dask_worker" in Path(f"/proc/{child}/cmdline").read_bytes()
+        ] == []
