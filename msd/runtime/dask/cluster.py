@@ -87,6 +87,20 @@ class EmbeddedCluster:
             start_new_session=True,
         )
 
+    def wait(self, deadline_s: float = START_S) -> None:
+        """Wait until every worker is there; a run waits for no more of them than it needs.
+
+        Raises:
+            DeadlineError: If one did not come in time.
+            EngineError: If one has ended.
+        """
+        deadline = time.monotonic() + deadline_s
+        while (num_here := len(self._cluster.scheduler.workers)) < len(self._workers):
+            self.check()
+            if time.monotonic() > deadline:
+                raise DeadlineError(f"{num_here} of {len(self._workers)} workers came within {deadline_s:g} s")
+            time.sleep(0.02)
+
     def check(self) -> None:
         """Raise `EngineError` if a worker has ended, with the last lines it wrote."""
         for name, worker in self._workers.items():

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster(["msd-control", "msd-loader-0"]) as cluster:
+        cluster.wait()
         yield cluster
 
 

@@ -54,6 +54,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 @pytest.fixture(scope="module")
 def shared() -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster(["msd-control", "msd-loader-0", "msd-loader-1"]) as cluster:
+        cluster.wait()
         yield cluster
 
 

@@ -17,6 +17,7 @@ SPREADS = ({"loaders": 1, "constructors": 1}, {"loaders": 2, "constructors": 2},
 def cluster():
     """One cluster for all runs of this file: a run leaves nothing on it."""
     with EmbeddedCluster(["msd-control", *(f"msd-loader-{number}" for number in range(4))]) as cluster:
+        cluster.wait()
         yield cluster
 
 

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster(["msd-control-0", "msd-control-1", "msd-loader-0", "msd-loader-1"]) as cluster:
+        cluster.wait()
         yield cluster
 
 
