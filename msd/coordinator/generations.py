@@ -181,10 +181,6 @@ class Generations:
         slowest = self.slowest
         return (self.first_step if slowest is None else slowest) - 1
 
-    def is_connected(self, rank: int) -> bool:
-        """Return whether a client speaks for the rank."""
-        return rank in self._ranks and self._ranks[rank].session != 0
-
     def _move(self, rank: int, known: _Rank, position: Position, session: int) -> None:
         before = self._counted(known)
         known.position, known.session = position, session
