@@ -98,7 +98,7 @@ def start(config: "Config", *, runtime: str | None = None, scheduler: str | None
     return DaskEngine(config)
 
 
-def connect(address: "str | Engine", rank: int, *, deadline_s: float = 300.0) -> "RankClient":
+def connect(address: "str | Engine", rank: int, *, deadline_s: float | None = None) -> "RankClient":
     """Return a client for one rank of a run.
 
     Args:
@@ -106,7 +106,8 @@ def connect(address: "str | Engine", rank: int, *, deadline_s: float = 300.0) ->
             `unix:///path?token=...`, or `file:///path` of a file that holds one; or the engine itself.
         rank: Of the trainer mesh.
         deadline_s: Over the link, the longest wait for a batch, for the run to appear, or for it to come back; it ends
-            in an error that names what it waited for.
+            in an error that names what it waited for. None takes `runtime.deadline_s` of the run; before the run has
+            answered, 300 s.
 
     Raises:
         ConfigError: If nothing can run at the address, or the rank is outside the mesh.

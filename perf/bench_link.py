@@ -72,7 +72,8 @@ class OneBatch:
 
     def hello(self, rank: int, next_step: int | None, generation: int | None) -> Welcome:
         """Welcome any rank."""
-        return Welcome(session=1, mesh={"dp": 1, "pp": 1, "cp": 1, "tp": 1}, generation=0, first_step=0, position="{}")
+        mesh = {"dp": 1, "pp": 1, "cp": 1, "tp": 1}
+        return Welcome(session=1, mesh=mesh, generation=0, first_step=0, position="{}", deadline_s=60.0)
 
     def take(self, rank: int, session: int, generation: int, step: int, taken_through: int, wait_s: float) -> Encoded:
         """Return the batch under the step's number."""

@@ -32,6 +32,7 @@ _SILENCE_S = 15.0
 _PAUSES_S = (0.05, 2.0)
 """The first and the longest pause between tries to connect."""
 _FAREWELL_S = 10.0
+_DEADLINE_S = 300.0
 _LOAD_ID = -1
 _BYE_ID = 0
 
@@ -49,23 +50,25 @@ class _Load:
 class SocketTransport:
     """Serves one rank from wherever the run holds its batches; see `msd.client.client.BatchTransport`."""
 
-    def __init__(self, address: str, *, deadline_s: float = 300.0, prefetch: int = 2) -> None:
+    def __init__(self, address: str, *, deadline_s: float | None = None, prefetch: int = 2) -> None:
         """Get ready; `connect` dials.
 
         Args:
             address: `msd://host:port?token=...`, or another form that `msd.client.link.address` names.
-            deadline_s: The loop waits for nothing longer than that.
+            deadline_s: The loop waits for nothing longer than that. None takes `runtime.deadline_s` of the run, and
+                until the run answers its default.
             prefetch: Steps that are held for the loop.
 
         Raises:
             ConfigError: If a number cannot be used.
         """
-        if prefetch < 1 or not deadline_s > 0:
+        if prefetch < 1 or not (deadline_s is None or deadline_s > 0):
             raise ConfigError(
                 f"prefetch must be at least 1 and deadline_s above 0, got prefetch={prefetch}, deadline_s={deadline_s}"
             )
         self._address = address
-        self._deadline_s = deadline_s
+        self._deadline_s = _DEADLINE_S if deadline_s is None else deadline_s
+        self._follows_deadline = deadline_s is None
         self._changed = threading.Condition()
         self._prefetch = Prefetch(depth=prefetch)
         self._rank = -1
@@ -245,6 +248,8 @@ class SocketTransport:
                 continue
             with self._changed:
                 self._run, self._session = channel.run, welcome.session
+                if self._follows_deadline:
+                    self._deadline_s = welcome.deadline_s
                 self._mesh = Mesh(tuple(welcome.mesh.items()))
                 self._prefetch.moved(
                     Moved(generation=welcome.generation, first_step=welcome.first_step, position=welcome.position)

@@ -23,6 +23,7 @@ from msd.client.link.messages import (
     Moved,
     NotYet,
     Welcome,
+    error_of,
     error_to_header,
     optional,
     places_to_header,
@@ -62,6 +63,8 @@ class Conversation:
         """A request that came while a step was waited for."""
         self._lock = threading.Lock()
         self._to_announce: Moved | None = None
+        self._dismissal: Exception | None = None
+        """Why the run serves nobody any more."""
         self._seen = -1
         """The generation that the rank is known to have arrived in."""
         self._is_over = False
@@ -76,6 +79,13 @@ class Conversation:
         with self._lock:
             if not self._is_over:
                 _shut(self._sock)
+
+    def dismiss(self, reason: Exception) -> None:
+        """Have the other side told that the run is over, and the connection end."""
+        with self._lock:
+            if not self._is_over:
+                self._dismissal = reason
+                self._waker.send(b"!")
 
     def join(self, timeout_s: float) -> None:
         """Wait for the thread to end."""
@@ -137,7 +147,7 @@ class Conversation:
             ready = {descriptor for descriptor, _ in poll.poll()}
             if self._wake_end.fileno() in ready:
                 self._wake_end.recv(64)
-                self._tell_moved()
+                self._tell_news()
             if self._sock.fileno() in ready:
                 return receive_frame(self._sock, max_body_bytes=_NO_BODY)
 
@@ -216,8 +226,7 @@ class Conversation:
         """Take in what was said while a step is waited for; return whether it is something else to do."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
-        if self._to_announce is not None:
-            self._tell_moved()
+        self._tell_news()
         # A handler that does not wait as asked must not make this spin.
         while poll.poll(max(0, int((until - time.monotonic()) * 1000))):
             frame = receive_frame(self._sock, max_body_bytes=_NO_BODY)
@@ -252,9 +261,13 @@ class Conversation:
             self._seen = max(self._seen, generation)
         self._server.note_seen()
 
-    def _tell_moved(self) -> None:
+    def _tell_news(self) -> None:
         with self._lock:
             moved, self._to_announce = self._to_announce, None
+            dismissal = self._dismissal
+        if dismissal is not None:
+            # The other side takes an error without a number as the last word.
+            raise error_of(error_to_header(dismissal))
         if moved is not None:
             self._send(Kind.MOVED, asdict(moved))
 

@@ -33,6 +33,8 @@ class Welcome:
     """Of the generation: where a rank starts that has taken nothing of it."""
     position: str
     """The run's position before `first_step`, as the JSON of a state."""
+    deadline_s: float
+    """How long a rank of this run waits for anything, unless it was told otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,7 @@ def welcome_of(header: Mapping[str, Any]) -> Welcome:
         generation=value(header, "generation", int),
         first_step=value(header, "first_step", int),
         position=value(header, "position", str),
+        deadline_s=value(header, "deadline_s", float),
     )
 
 

@@ -22,6 +22,7 @@ from msd.errors import EngineError
 
 _UNIX_PATH_BYTES = 107
 _JOIN_S = 5.0
+_FAREWELL_S = 1.0
 
 
 class LinkHandler(Protocol):
@@ -147,8 +148,12 @@ class LinkServer:
         with self._changed:
             self._changed.notify_all()
 
-    def close(self) -> None:
-        """Stop listening, end every conversation, remove the Unix socket. Closing twice is fine."""
+    def close(self, reason: Exception | None = None) -> None:
+        """Stop listening, end every conversation, remove the Unix socket. Closing twice is fine.
+
+        Args:
+            reason: Raised in every rank, which then gives up. None lets ranks look for the run until their deadline.
+        """
         with self._changed:
             if self._is_closed:
                 return
@@ -160,6 +165,13 @@ class LinkServer:
         self._wake_end.close()
         with self._changed:
             ending = list(self._conversations)
+        if reason is not None:
+            for conversation in ending:
+                conversation.dismiss(reason)
+            # Whoever does not listen is not waited for.
+            until = time.monotonic() + _FAREWELL_S
+            for conversation in ending:
+                conversation.join(max(0.0, until - time.monotonic()))
         for conversation in ending:
             conversation.abort()
         for conversation in ending:

@@ -64,7 +64,8 @@ async def call(node: HasRpc, ref: Ref, method: str, *args: Any, deadline_s: floa
         ) from None
     except KeyError:
         raise ActorGone(f"{ref.name} is no longer at {ref.address}") from None
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
+        # A RuntimeError says that this process is closing its own connections.
         raise ActorGone(f"{ref.name} at {ref.address} cannot be reached: {error}") from None
     if answer["status"] == "OK":
         return answer["result"]

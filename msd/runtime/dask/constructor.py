@@ -23,7 +23,7 @@ from msd.client.link.server import LinkServer
 from msd.config import PipelineConfig
 from msd.constructor.shelf import Shelf
 from msd.core.state import StateDict, canonical_json
-from msd.errors import ConfigError, EngineError, MsdError
+from msd.errors import ClosedError, ConfigError, EngineError, MsdError
 from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.lifetime import close_when_released
 from msd.runtime.dask.tasks import Tasks
@@ -143,9 +143,11 @@ class ConstructorActor:
 
     def _end(self) -> None:
         with self._changed:
-            self._error = self._error or EngineError("the run was closed")
+            self._error = self._error or ClosedError(
+                "the run was closed; start it again, connect, and load the last saved state to go on"
+            )
             self._changed.notify_all()
-        self._server.close()
+        self._server.close(self._error)
 
     def _listen(self, run: str, link: dict[str, Any]) -> LinkServer:
         host, port = link["host"], link["port"]
@@ -170,6 +172,7 @@ class ConstructorActor:
     def where(self, rank: int) -> list[Place] | NotYet:
         """Return where a rank finds its constructor."""
         self._config.place.check_rank(rank)
+        self._check_running()
         place = self._directory.get(rank)
         return NotYet(waits_for="the constructors to be placed") if place is None else [place]
 
@@ -178,6 +181,7 @@ class ConstructorActor:
         self._config.place.check_rank(rank)
         if rank not in self._ranks:
             raise EngineError(f"constructor {self.name} does not serve rank {rank}; ask for the one that does")
+        self._check_running()
         if rank in self._sessions and next_step is None:
             raise EngineError(
                 f"rank {rank} is connected already, and two clients of one rank would share its batches; close the "
@@ -186,7 +190,12 @@ class ConstructorActor:
         answer = self._ask_planner("connect", rank, next_step, generation)
         with self._changed:
             self._sessions[rank] = answer["session"]
-        return Welcome(mesh=self._config.place.as_dict(), session=answer["session"], **self._moved_to(answer))
+        return Welcome(
+            mesh=self._config.place.as_dict(),
+            session=answer["session"],
+            deadline_s=float(self._deadline_s),
+            **self._moved_to(answer),
+        )
 
     def take(self, rank: int, session: int, generation: int, step: int, taken_through: int, wait_s: float) -> Any:
         """Return an encoded batch once it is there, or what else there is to say."""
@@ -226,6 +235,11 @@ class ConstructorActor:
             except MsdError:
                 # The planner is gone: nobody is left to be told.
                 return
+
+    def _check_running(self) -> None:
+        """Refuse a rank that comes when there is nothing to come."""
+        if self._error is not None and self._shelf.end is None:
+            raise self._error.with_traceback(None)
 
     def _answer(self, rank: int, generation: int, step: int) -> Encoded | Moved | Ended | Exception | None:
         if generation > self._generation:

@@ -97,6 +97,7 @@ class ScriptedRun:
         self.ready, self.end, self.tokens = ready, end, tokens
         self.places: list[Place] | NotYet = []
         self.not_welcome: str | None = None
+        self.deadline_s = 30.0
         self.error: Exception | None = None
         self.hellos: list[tuple[int, int | None, int | None]] = []
         self.takes: list[tuple[int, int, int, int]] = []
@@ -127,6 +128,7 @@ class ScriptedRun:
                 generation=self.generation,
                 first_step=self.first_step,
                 position=position_after(self.first_step - 1, self.generation),
+                deadline_s=self.deadline_s,
             )
 
     def take(

@@ -1,4 +1,5 @@
 import contextlib
+import json
 import signal
 import socket
 import subprocess
@@ -8,14 +9,16 @@ import time
 from pathlib import Path
 
 import pytest
-from link_run import SETTINGS, ScriptedRun, contents, make_batch, short_folder, url
+from link_run import SETTINGS, ScriptedRun, contents, make_batch, position_after, short_folder, url
 
 from msd.client import RankClient
 from msd.client.link.address import Address, write_rendezvous
+from msd.client.link.channel import Channel
+from msd.client.link.frames import Kind
 from msd.client.link.messages import Place
 from msd.client.link.server import LinkServer
 from msd.client.remote import SocketTransport
-from msd.errors import DeadlineError, EngineError
+from msd.errors import ClosedError, DeadlineError, EngineError
 
 TOKENS = 1 << 16
 
@@ -121,6 +124,54 @@ def test_what_was_fetched_is_handed_out_while_the_run_is_away(run):
         with LinkServer(run, port=address.port, **SETTINGS):
             assert contents(next(client)) == expected(4)
             assert run.hellos[1:] == [(0, 4, 0)]
+
+
+def test_a_run_that_ends_says_so_and_what_was_fetched_is_handed_out_first(server):
+    with RankClient(SocketTransport(url(server), deadline_s=30.0), rank=0) as client:
+        next(client)
+        until_held(client, 2)
+        server.close(ClosedError("the run was closed"))
+        assert [next(client).step for _ in range(2)] == [1, 2]
+        for _ in range(2):
+            with pytest.raises(ClosedError, match="the run was closed"):
+                next(client)
+        assert client.state_dict() == json.loads(position_after(2))
+
+
+def test_a_rank_that_waits_for_a_step_hears_at_once_that_the_run_ends(server, run):
+    run.change(ready=1)
+    with RankClient(SocketTransport(url(server), deadline_s=30.0), rank=0) as client:
+        next(client)
+        closing = threading.Timer(0.3, server.close, [EngineError("the planner is gone")])
+        closing.start()
+        with pytest.raises(EngineError, match="the planner is gone"):
+            next(client)
+        closing.join()
+
+
+def test_a_rank_that_does_not_listen_does_not_hold_up_the_end(run, monkeypatch):
+    monkeypatch.setattr("msd.client.link.server._FAREWELL_S", 0.2)
+    run.tokens = 1 << 22
+    with LinkServer(run, **SETTINGS) as server, contextlib.closing(Channel(Address.parse(url(server)))) as channel:
+        channel.open(None)
+        channel.ask(Kind.HELLO, {"rank": 0, "next_step": None, "generation": None})
+        channel.send(Kind.TAKE, {"id": 1, "generation": 0, "step": 0, "taken_through": -1, "wait_s": 1.0})
+        began = time.monotonic()
+        server.close(ClosedError("the run was closed"))
+        assert time.monotonic() - began < 10.0
+    assert run.losses == [0]
+
+
+def test_a_rank_takes_the_deadline_of_the_run_unless_it_has_its_own(server, run):
+    run.change(ready=1, deadline_s=0.5)
+    with RankClient(SocketTransport(url(server)), rank=0) as client:
+        next(client)
+        with pytest.raises(DeadlineError, match="rank 0 has waited 0.5 s for step 1"):
+            next(client)
+    with RankClient(SocketTransport(url(server), deadline_s=0.7), rank=1) as client:
+        next(client)
+        with pytest.raises(DeadlineError, match="rank 1 has waited 0.7 s for step 1"):
+            next(client)
 
 
 def test_a_run_that_stays_away_ends_the_wait(run):
