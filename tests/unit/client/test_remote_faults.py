@@ -166,11 +166,11 @@ def test_a_rank_takes_the_deadline_of_the_run_unless_it_has_its_own(server, run)
     run.change(ready=1, deadline_s=0.5)
     with RankClient(SocketTransport(url(server)), rank=0) as client:
         next(client)
-        with pytest.raises(DeadlineError, match="rank 0 has waited 0.5 s for step 1"):
+        with pytest.raises(DeadlineError, match=r"rank 0 has waited 0\.5 s for step 1"):
             next(client)
     with RankClient(SocketTransport(url(server), deadline_s=0.7), rank=1) as client:
         next(client)
-        with pytest.raises(DeadlineError, match="rank 1 has waited 0.7 s for step 1"):
+        with pytest.raises(DeadlineError, match=r"rank 1 has waited 0\.7 s for step 1"):
             next(client)
 
 

@@ -1,0 +1,7 @@
+"""What a step is made of: the mixture, the batch, how it is packed and balanced."""
+
+from msd.planner.config.balance import BalanceConfig
+from msd.planner.config.batch import BatchConfig, PackingConfig
+from msd.planner.config.mixture import MixtureConfig, StageConfig
+
+__all__ = ["BalanceConfig", "BatchConfig", "MixtureConfig", "PackingConfig", "StageConfig"]

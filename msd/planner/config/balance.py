@@ -1,0 +1,21 @@
+"""How predicted cost is evened out."""
+
+from typing import Literal
+
+import msgspec
+
+from msd.core.checks import check_range
+from msd.core.config import ConfigStruct
+
+
+class BalanceConfig(ConfigStruct, frozen=True, kw_only=True):
+    """How predicted cost is evened out."""
+
+    method: Literal["lpt", "none"] = "lpt"
+    across: list[Literal["bucket", "microbatch"]] = msgspec.field(default_factory=lambda: ["bucket", "microbatch"])
+    """bucket evens out ranks, microbatch evens out the slots of all ranks (lockstep); both is the default."""
+    min_gain: float = 0.0
+    """Relative gain of the objective below which the packed layout is kept."""
+
+    def __post_init__(self) -> None:
+        check_range("balance.min_gain", self.min_gain, 0.0, 1.0, "0 takes every gain")
