@@ -200,7 +200,7 @@ def survey(
 
 def targets(config: "Config", num_steps: int) -> dict[str, float]:
     """Return the share that the weights give each source, averaged over the first steps."""
-    from msd.planner.schedule import MixtureSchedule
+    from msd.planner.mixture.schedule import MixtureSchedule
 
     schedule = MixtureSchedule.of(tuple(config.sources), config.mixture)
     sums = np.mean([schedule.shares(step) for step in range(max(1, num_steps))], axis=0)

@@ -18,7 +18,7 @@ from msd.planner.primitives.cost import Cost
 from msd.planner.primitives.distribute import Distribute
 from msd.planner.primitives.mix import Mix
 from msd.planner.primitives.pack import Pack
-from msd.planner.schedule import MixtureSchedule
+from msd.planner.mixture.schedule import MixtureSchedule
 
 Op = Mix | Pack | Distribute | Cost | Balance | BroadcastAt
 _Kind = TypeVar("_Kind", Mix, Pack, Distribute, Cost, Balance, BroadcastAt)

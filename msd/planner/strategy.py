@@ -9,7 +9,7 @@ from msd.errors import ConfigError, MsdError, told
 from msd.planner.config import BalanceConfig, BatchConfig
 from msd.planner.dgraph import DGraph, Strategy
 from msd.planner.place_tree import ClientPlaceTree
-from msd.planner.schedule import MixtureSchedule
+from msd.planner.mixture.schedule import MixtureSchedule
 from msd.planner.settings import PlannerSettings
 
 

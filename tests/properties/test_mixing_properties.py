@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msd.planner.primitives.mix import Credits
-from msd.planner.schedule import WEIGHT_UNIT, quantise
+from msd.planner.mixture.schedule import WEIGHT_UNIT, quantise
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=60)
 

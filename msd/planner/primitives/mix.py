@@ -20,7 +20,7 @@ import numpy as np
 
 from msd.core.arrays import Int64Array
 from msd.errors import ConfigError
-from msd.planner.schedule import WEIGHT_UNIT, MixtureSchedule, quantise
+from msd.planner.mixture.schedule import WEIGHT_UNIT, MixtureSchedule, quantise
 
 _SETTLE_UNITS = 1 << 31
 """Units after which pending additions are written out, so that `weight * units` stays inside int64."""

@@ -6,7 +6,7 @@ from msd.planner.config import MixtureConfig
 from msd.planner.dgraph import DGraph
 from msd.planner.place_tree import ClientPlaceTree
 from msd.planner.planner import Planner
-from msd.planner.schedule import MixtureSchedule
+from msd.planner.mixture.schedule import MixtureSchedule
 from msd.planner.strategy import mix_and_pack
 from msd.testing.tables import LengthCost, feed_of, row, settings_of, steps_of
 

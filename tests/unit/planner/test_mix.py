@@ -1,5 +1,5 @@
 from msd.planner.primitives.mix import Credits
-from msd.planner.schedule import WEIGHT_UNIT
+from msd.planner.mixture.schedule import WEIGHT_UNIT
 
 
 def drawn(credits, count, units=1):

@@ -1,7 +1,7 @@
 import pytest
 
 from msd.planner.config import MixtureConfig, StageConfig
-from msd.planner.schedule import WEIGHT_UNIT, MixtureSchedule, quantise
+from msd.planner.mixture.schedule import WEIGHT_UNIT, MixtureSchedule, quantise
 
 
 def schedule(*stages, weights=None):

@@ -1,0 +1,1 @@
+"""Which share each source has when, and the integers that draws count in."""
