@@ -115,6 +115,7 @@ def make_batch(megabytes: int) -> RankBatch:
         microbatches=rows,
         num_valid_tokens=tokens * MICROBATCHES,
         global_num_valid_tokens=tokens * MICROBATCHES,
+        sequence_length=tokens,
         progress="{}",
     )
 

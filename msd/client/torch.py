@@ -54,6 +54,8 @@ class TorchBatch:
     """Labelled positions that this rank holds."""
     global_num_valid_tokens: int
     """Labelled positions of the step: divide the summed loss by it, on every rank."""
+    sequence_length: int
+    """Tokens of a sequence: a whole row reshapes to [sequences, sequence_length]."""
     markers: list[BatchMarker] = field(default_factory=list)
     """Where to receive the microbatches from, when a broadcast axis says that another rank fetches them."""
 
@@ -72,6 +74,7 @@ class TorchBatch:
             microbatches=[_tensors(row) for row in batch.microbatches],
             num_valid_tokens=batch.num_valid_tokens,
             global_num_valid_tokens=batch.global_num_valid_tokens,
+            sequence_length=batch.sequence_length,
             markers=batch.markers,
         )
 

@@ -105,6 +105,7 @@ class DataConstructor:
             microbatches=list(held) if root == rank else [],
             num_valid_tokens=sum(int(np.count_nonzero(row.loss_mask)) for row in held),
             global_num_valid_tokens=plan.global_num_valid_tokens,
+            sequence_length=plan.sequence_length,
             markers=[] if root == rank else [BatchMarker(root=root, shapes=_shapes(row)) for row in held],
             progress=assembled.progress,
         )

@@ -85,6 +85,8 @@ class RankBatch:
     """Labelled positions of the slice that this rank holds, over its microbatches."""
     global_num_valid_tokens: int
     """Labelled positions of the step, each (dp, cp) coordinate counted once: the denominator of the loss."""
+    sequence_length: int
+    """Tokens of a sequence: a whole row reshapes to [sequences, sequence_length]."""
     generation: int = 0
     markers: list[BatchMarker] = field(default_factory=list)
     """One a microbatch, when a `broadcast` axis says that another rank fetches; else empty."""

@@ -61,6 +61,7 @@ def make_batch(step: int, rank: int = 0, *, generation: int = 0, tokens: int = 6
         "microbatches": [make_row(1000 * generation + step, tokens), make_row(step + 1, tokens, images=True)],
         "num_valid_tokens": 2 * tokens,
         "global_num_valid_tokens": 4 * tokens,
+        "sequence_length": tokens // 2,
         "progress": position_after(step, generation),
     }
     return RankBatch(**{**fields, **changes})
@@ -84,7 +85,7 @@ def contents(batch: RankBatch) -> list[object]:
     markers: list[BatchMarker] = batch.markers
     return [
         batch.step, batch.rank, batch.generation, batch.sample_ids, batch.num_valid_tokens,
-        batch.global_num_valid_tokens, batch.progress, markers, rows,
+        batch.global_num_valid_tokens, batch.sequence_length, batch.progress, markers, rows,
     ]  # fmt: skip
 
 

@@ -26,7 +26,13 @@ class ThreeSteps:
             return None
         self.step += 1
         return RankBatch(
-            step=self.step - 1, rank=rank, sample_ids=[], microbatches=[], num_valid_tokens=0, global_num_valid_tokens=0
+            step=self.step - 1,
+            rank=rank,
+            sample_ids=[],
+            microbatches=[],
+            num_valid_tokens=0,
+            global_num_valid_tokens=0,
+            sequence_length=8,
         )
 
     def position(self, rank: int, session: int) -> str:

@@ -45,7 +45,7 @@ def photo() -> RowImages:
 def rank_batch(step: int, rank: int = 0, images: RowImages | None = None) -> RankBatch:
     return RankBatch(
         step=step, rank=rank, sample_ids=[("web", step, 0)], microbatches=[row(step, images=images)],
-        num_valid_tokens=2, global_num_valid_tokens=4,
+        num_valid_tokens=2, global_num_valid_tokens=4, sequence_length=4,
     )  # fmt: skip
 
 
@@ -89,6 +89,7 @@ def test_items_are_the_steps_of_one_rank_in_order(engine):
     assert [(batch.step, batch.rank) for batch in batches] == [(0, 1), (1, 1), (2, 1)]
     assert batches[2].sample_ids == [("web", 2, 0)]
     assert (batches[0].num_valid_tokens, batches[0].global_num_valid_tokens) == (2, 4)
+    assert batches[0].sequence_length == 4
 
 
 def test_fields_have_the_dtypes_that_torch_functions_take(engine):
@@ -175,7 +176,8 @@ def test_a_closed_loader_is_refused(engine):
 def test_a_marker_batch_has_no_microbatches_but_says_who_sends_them():
     marker = BatchMarker(root=0, shapes={"input_ids": ((4,), "int32")})
     held = RankBatch(
-        step=0, rank=1, sample_ids=[], microbatches=[], num_valid_tokens=2, global_num_valid_tokens=4, markers=[marker]
+        step=0, rank=1, sample_ids=[], microbatches=[], markers=[marker],
+        num_valid_tokens=2, global_num_valid_tokens=4, sequence_length=4,
     )  # fmt: skip
     batch = TorchBatch.of(held)
     assert (batch.microbatches, batch.markers) == ([], [marker])

@@ -85,6 +85,7 @@ def test_without_slicing_every_context_rank_holds_the_whole_row():
     batches = all_batches(plan_of(Mesh.of(dp=1, cp=2)))
     assert [batch.num_valid_tokens for batch in batches] == [batches[0].global_num_valid_tokens] * 2
     assert batches[1].microbatches[0].input_ids.shape == (16,)
+    assert [batch.sequence_length for batch in batches] == [16, 16]
 
 
 def test_ranks_that_hold_the_same_data_share_its_memory():

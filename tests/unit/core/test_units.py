@@ -46,7 +46,10 @@ def test_a_microbatch_counts_its_labels_exactly_however_long():
 
 def test_a_batch_counts_its_bytes():
     rows = [row(8, 4), row(8, 8)]
-    batch = RankBatch(step=0, rank=0, sample_ids=[], microbatches=rows, num_valid_tokens=12, global_num_valid_tokens=12)
+    batch = RankBatch(
+        step=0, rank=0, sample_ids=[], microbatches=rows, num_valid_tokens=12, global_num_valid_tokens=12,
+        sequence_length=8,
+    )  # fmt: skip
     assert batch.nbytes == 2 * (5 * 8 * 4 + 2 * 2 * 4)
 
 
