@@ -283,8 +283,10 @@ def test_a_start_that_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
     assert list(folder.glob("msd-*")) == []
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_serve_ends_in_order_when_it_is_told_to(start, tmp_path, number, status):
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_serve_ends_and_every_rank_hears_of_it(start, tmp_path, number, status):
     rendezvous, config_path = tmp_path / "rendezvous.json", tmp_path / "run.yaml"
     (tmp_path / "web.jsonl").write_text("".join('{"ids": [1, 2, 3, 4, 5]}\n' for _ in range(200)))
     config_path.write_text(
@@ -303,9 +305,34 @@ def test_serve_ends_in_order_when_it_is_told_to(start, tmp_path, number, status)
         assert next(client).step == 0
         os.kill(serve.process.pid, number)
         assert serve.process.wait(20) == status, serve.output
-    assert all_gone(workers)
-    assert not rendezvous.exists()
+        began = time.monotonic()
+        # What was fetched ahead is still handed out. Of processes that are killed any may be missed first.
+        error, said = (EngineError, "is gone|was closed") if number == signal.SIGKILL else (ClosedError, "was closed")
+        with pytest.raises(error, match=said):
+            for _ in range(10):
+                next(client)
+        assert time.monotonic() - began < 20
+    wait_until(lambda: all_gone(workers), 20, "workers to end")
+    assert rendezvous.exists() == (number == signal.SIGKILL)
     assert "Traceback" not in serve.output
+
+
+@pytest.mark.parametrize("doing", ["making a corpus", "planning", "starting", "streaming"])
+def test_an_interrupted_demo_leaves_nothing_whatever_it_was_doing(start, doing):
+    demo = start("demo", "-m", "msd.cli.main", "demo", "--steps", 300, "--scale", 0.05)
+    is_at = {
+        "making a corpus": lambda: "corpus: " in demo.output,
+        "planning": lambda: "planning" in demo.output,
+        "starting": lambda: "starting a Dask cluster" in demo.output,
+        "streaming": lambda: list(Path(tempfile.gettempdir()).glob("msd-*.sock")),
+    }[doing]
+    wait_until(lambda: is_at() or demo.process.poll() is not None, 90, f"the demo to be {doing}")
+    workers = descendants(demo.process.pid)
+    os.kill(demo.process.pid, signal.SIGINT)
+    assert demo.process.wait(30) == 130, demo.output
+    assert "Traceback" not in demo.output
+    wait_until(lambda: all_gone(workers), 10, "workers to end")
+    assert list(Path(tempfile.gettempdir()).glob("msd-*")) == []
 
 
 def test_an_interrupted_notebook_cell_leaves_the_kernel_and_no_worker(monkeypatch, tmp_path):
