@@ -65,6 +65,11 @@ class SampleImages:
     starts_I: Int32Array
     """Position in the sample of each image's first placeholder token."""
 
+    @property
+    def num_patches_I(self) -> Int32Array:
+        """Patches of each image."""
+        return self.grids_I3.prod(axis=1, dtype=np.int32)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
@@ -119,6 +124,8 @@ class MetaTable:
     """Runs of labelled positions of each sample; see `Sample.label_runs`."""
     runs_L2: Int32Array
     """Those runs, sample after sample, half-open."""
+    num_patches_I: Int32Array = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    """Patches of each image, sample after sample."""
     failures: tuple[Failure, ...] = ()
 
     @property
@@ -156,6 +163,9 @@ class MetaTable:
             num_bytes_S=np.array([sample.nbytes for sample in samples], dtype=np.int64),
             num_runs_S=np.array([len(run) for run in runs], dtype=np.int32),
             runs_L2=np.concatenate([np.empty((0, 2), dtype=np.int32), *runs]),
+            num_patches_I=np.concatenate(
+                [np.empty(0, dtype=np.int32), *(s.images.num_patches_I for s in samples if s.images is not None)]
+            ),
             failures=tuple(failures),
         )
 

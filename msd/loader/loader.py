@@ -186,5 +186,6 @@ def _joined(tables: Sequence[MetaTable]) -> MetaTable:
         num_bytes_S=np.concatenate([table.num_bytes_S for table in tables]),
         num_runs_S=np.concatenate([table.num_runs_S for table in tables]),
         runs_L2=np.concatenate([table.runs_L2 for table in tables]),
+        num_patches_I=np.concatenate([table.num_patches_I for table in tables]),
         failures=tuple(failure for table in tables for failure in table.failures),
     )

@@ -23,6 +23,13 @@ class Part:
 
     num_tokens: int
     num_image_tokens: int = 0
+    images: tuple[int, ...] = ()
+    """Placeholders of each image; without it all placeholders stand for one image."""
+
+    @property
+    def placeholders(self) -> tuple[int, ...]:
+        """Placeholders of each image."""
+        return self.images or ((self.num_image_tokens,) if self.num_image_tokens else ())
 
     @property
     def labels(self) -> tuple[int, int]:
@@ -60,11 +67,12 @@ def table_of(source: str, start: int, rows: Sequence[Row]) -> MetaTable:
         outcome_R=np.array([one.outcome for one in rows], dtype=np.uint8),
         num_tokens_S=np.array([part.num_tokens for part in parts], dtype=np.int32),
         num_image_tokens_S=image_tokens,
-        num_images_S=(image_tokens > 0).astype(np.int32),
+        num_images_S=np.array([len(part.placeholders) for part in parts], dtype=np.int32),
         num_patches_S=4 * image_tokens,
         num_bytes_S=np.array([4 * part.num_tokens for part in parts], dtype=np.int64),
         num_runs_S=zeros + 1,
         runs_L2=np.array([part.labels for part in parts], dtype=np.int32).reshape(-1, 2),
+        num_patches_I=np.array([4 * count for part in parts for count in part.placeholders], dtype=np.int32),
         failures=tuple(
             Failure(ordinal=start + r, reason="ValueError: broken", shard="made-up.jsonl", row=r)
             for r, one in enumerate(rows)

@@ -19,7 +19,7 @@ _ARRAY, _OBJECT = 1, 2
 _ALIGNED = 8
 _TABLE_COLUMNS = (
     "num_parts_R", "outcome_R", "num_tokens_S", "num_image_tokens_S", "num_images_S", "num_patches_S", "num_bytes_S",
-    "num_runs_S", "runs_L2",
+    "num_runs_S", "runs_L2", "num_patches_I",
 )  # fmt: skip
 _SLAB_COLUMNS = (
     "tokens", "token_ends_S", "num_image_tokens_S", "trained", "has_trained_S", "pixels_PF", "grids_I3", "starts_I",
@@ -77,7 +77,15 @@ def tables_to_wire(tables: Sequence[MetaTable]) -> Wire:
     """Return tables of any sources, column by column: as many arrays as there are columns, however many tables."""
     wire: Wire = {
         "heads": [
-            [t.source, t.start, t.num_rows, len(t.num_tokens_S), len(t.runs_L2), [_failure(f) for f in t.failures]]
+            [
+                t.source,
+                t.start,
+                t.num_rows,
+                len(t.num_tokens_S),
+                len(t.runs_L2),
+                len(t.num_patches_I),
+                [_failure(f) for f in t.failures],
+            ]
             for t in tables
         ]
     }
@@ -89,14 +97,19 @@ def tables_to_wire(tables: Sequence[MetaTable]) -> Wire:
 def tables_from_wire(wire: Wire) -> list[MetaTable]:
     """Return the tables that `tables_to_wire` took."""
     tables = []
-    row = sample = run = 0
-    for source, start, num_rows, num_samples, num_runs, failures in wire["heads"]:
-        ends = {"R": (row, row + num_rows), "S": (sample, sample + num_samples), "2": (run, run + num_runs)}
+    row = sample = run = image = 0
+    for source, start, num_rows, num_samples, num_runs, num_images, failures in wire["heads"]:
+        ends = {
+            "R": (row, row + num_rows),
+            "S": (sample, sample + num_samples),
+            "2": (run, run + num_runs),
+            "I": (image, image + num_images),
+        }
         columns = {name: wire[name][slice(*ends[name[-1]])] for name in _TABLE_COLUMNS}
         tables.append(
             MetaTable(source=source, start=start, failures=tuple(_from_failure(f) for f in failures), **columns)
         )
-        row, sample, run = row + num_rows, sample + num_samples, run + num_runs
+        row, sample, run, image = row + num_rows, sample + num_samples, run + num_runs, image + num_images
     return tables
 
 

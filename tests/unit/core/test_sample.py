@@ -111,7 +111,14 @@ def test_a_table_lists_every_row_with_its_parts_and_outcome():
     assert table.failures == (failure,)
 
 
+def test_a_table_lists_the_patches_of_each_image_across_samples():
+    parts = [sample(7, 9, grids=[(1, 2, 2), (1, 4, 2)]), sample(8, 4), sample(9, 6, grids=[(1, 2, 4)])]
+    table = MetaTable.of("web", 7, [(Outcome.OK, [part]) for part in parts])
+    assert table.num_patches_I.tolist() == [4, 8, 8]
+    assert table.num_images_S.tolist() == [2, 0, 1]
+
+
 def test_a_table_of_no_samples_keeps_its_column_types():
     table = MetaTable.of("web", 0, [(Outcome.FILTERED, [])])
-    assert table.num_tokens_S.dtype == table.runs_L2.dtype == np.int32
+    assert table.num_tokens_S.dtype == table.runs_L2.dtype == table.num_patches_I.dtype == np.int32
     assert table.runs_L2.shape == (0, 2)

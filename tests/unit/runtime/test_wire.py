@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from msd.core.sample import MetaTable
 from msd.errors import EngineError
-from msd.runtime.dask.wire import pack, unpack
+from msd.runtime.dask.wire import pack, tables_from_wire, tables_to_wire, unpack
+from msd.testing.tables import Part, Row, failed_row, row, table_of
 
 
 @pytest.mark.parametrize("array", [
@@ -25,6 +27,25 @@ def test_arrays_come_back_with_type_and_shape(array):
 def test_plain_values_come_back_and_tuples_as_lists():
     value = {"a": [1, 2.5, None, True, "ä"], "b": {"c": (1, ("x", 2))}, "d": np.int64(2**40)}
     assert unpack(pack(value)) == {"a": [1, 2.5, None, True, "ä"], "b": {"c": [1, ["x", 2]]}, "d": 2**40}
+
+
+def test_tables_come_back_each_with_its_own_rows_samples_runs_and_images():
+    rows = {
+        "photos": [Row((Part(9, 5, images=(2, 3)),)), failed_row(), Row((Part(4, 1),))],
+        "web": [row(3, 4), row()],
+        "none": [],
+        "more": [Row((Part(7, 7),))],
+    }
+    sent = [table_of(source, 5, chosen) for source, chosen in rows.items()]
+    found = tables_from_wire(unpack(pack(tables_to_wire(sent))))
+    assert [table.num_patches_I.tolist() for table in found] == [[8, 12, 4], [], [], [28]]
+    for one, back in zip(sent, found, strict=True):
+        for name in MetaTable.__dataclass_fields__:
+            wanted, got = getattr(one, name), getattr(back, name)
+            if isinstance(wanted, np.ndarray):
+                assert (got.dtype, got.tolist()) == (wanted.dtype, wanted.tolist()), name
+            else:
+                assert got == wanted, name
 
 
 def test_however_many_arrays_two_values_travel():
