@@ -201,7 +201,7 @@ MISTAKES = [
     ({"batch": {"packing": {"method": "bestfit"}}}, "'bestfit' is not a choice; did you mean 'best_fit'?"),
     ({"batch": {"packing": {"lookahead": 0}}}, "batch.packing.lookahead must be auto or at least 1 sample, got 0"),
     ({"batch": {"last": "keep"}}, "batch.last: 'keep' is not a choice; the choices are drop, pad, repeat_tail"),
-    ({"mesh": {"ep": 2}}, "mesh has no axis 'ep'; the axes are pp, dp, cp, tp"),
+    ({"mesh": {"xp": 2}}, "mesh has no axis 'xp'; the axes are pp, dp, cp, tp"),
     ({"mesh": {"dp": 0}}, "mesh sizes must be at least 1, got dp=0"),
     ({"mesh": {"dp": "two"}}, "mesh.dp: expected 'int', got 'str'"),
     ({"mesh": {"dp": 3}}, "batch.global_batch_size 64 does not divide by dp * num_microbatches"),
