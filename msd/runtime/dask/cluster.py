@@ -20,6 +20,7 @@ import dask
 from distributed import Client, LocalCluster
 from distributed.core import rpc
 from distributed.security import Security
+from distributed.utils import silence_logging_cmgr
 
 from msd.errors import ConfigError, DeadlineError, EngineError
 from msd.runtime.dask.preload import FOLDER_VARIABLE
@@ -40,6 +41,28 @@ class Member:
     host: str
 
 
+class _Quiet:
+    """Keeps Dask's routine news out of this process's log as long as any run has a cluster of its own here."""
+
+    _num_wanted = 0
+    _silence = contextlib.ExitStack()
+
+    def __init__(self) -> None:
+        if not _Quiet._num_wanted:
+            _Quiet._silence.enter_context(silence_logging_cmgr(logging.ERROR))
+        _Quiet._num_wanted += 1
+        self._is_ended = False
+
+    def end(self) -> None:
+        """Let the news be heard again if nobody else minds. Ending twice is fine."""
+        if self._is_ended:
+            return
+        self._is_ended = True
+        _Quiet._num_wanted -= 1
+        if not _Quiet._num_wanted:
+            _Quiet._silence.close()
+
+
 class EmbeddedCluster:
     """A scheduler in this process and workers in subprocesses: an unguarded script, a notebook and pytest may start it.
 
@@ -48,6 +71,7 @@ class EmbeddedCluster:
 
     def __init__(self, names: list[str]) -> None:
         """Start a scheduler and one worker for each name."""
+        self._quiet = _Quiet()
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self._logs = tempfile.TemporaryDirectory(prefix="msd-")
         with dask.config.set({**as_set(), "temporary-directory": self._logs.name}):
@@ -56,7 +80,7 @@ class EmbeddedCluster:
                 processes=True,
                 host="127.0.0.1",
                 dashboard_address="127.0.0.1:0",
-                silence_logs=logging.ERROR,
+                silence_logs=False,
             )
         self.address: str = self._cluster.scheduler_address
         self.dashboard_link: str | None = self._cluster.dashboard_link
@@ -112,6 +136,7 @@ class EmbeddedCluster:
         """End workers and scheduler. Closing twice is fine."""
         with contextlib.ExitStack() as ending:
             # Each of these happens, also when one before it is interrupted.
+            ending.callback(self._quiet.end)
             ending.callback(self._logs.cleanup)
             ending.callback(self._cluster.close, timeout=CLOSE_S)
             ending.callback(self._kill)
@@ -222,7 +247,9 @@ def members(
             wanted = f"the run needs {at_least} Dask workers, {loading} of them to load"
             came = f"{len(found)} came within {deadline_s:g} s, {may_load} of them to load"
             if cluster is not None:
-                raise DeadlineError(f"{wanted}; {came}; is this host overloaded?")
+                raise DeadlineError(
+                    f"{wanted}; {came}; is this host overloaded, or runtime.deadline_s too short to start in?"
+                )
             raise ConfigError(
                 f"{wanted}; {came}; start more with `dask worker` (those named msd-control and msd-planner do not "
                 "load), or lower runtime.workers"

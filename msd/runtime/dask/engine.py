@@ -23,7 +23,7 @@ from msd.coordinator.placement import deal
 from msd.core.checks import whole_number
 from msd.core.mesh import Mesh
 from msd.errors import ClosedError, ConfigError, DeadlineError, EngineError, MsdError, told
-from msd.runtime.base import check_supported, step_number
+from msd.runtime.base import check_supported, shown, step_number
 from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.cluster import CLOSE_S, START_S, EmbeddedCluster, Member, connect, members, split
 from msd.runtime.dask.constructor import ConstructorActor
@@ -150,6 +150,9 @@ class DaskEngine:
         self._is_closed = True
         _running.discard(self)
         self._ending.close()
+
+    def __repr__(self) -> str:
+        return shown(self, "dask", is_closed=self._is_closed)
 
     def __enter__(self) -> "DaskEngine":
         return self
@@ -288,7 +291,10 @@ class DaskEngine:
         deadline = time.monotonic() + limit_s
         while late := [future.key for future in self._futures if future.status == "pending"]:
             if time.monotonic() > deadline:
-                raise DeadlineError(f"{len(late)} actors were not made within {limit_s:g} s, {late[0]} first")
+                raise DeadlineError(
+                    f"{len(late)} actors were not made within {limit_s:g} s, {late[0]} first; is a host overloaded, or "
+                    "runtime.deadline_s too short to start in?"
+                )
             if self._cluster is not None:
                 self._cluster.check()
             time.sleep(0.005)

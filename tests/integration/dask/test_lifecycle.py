@@ -1,5 +1,6 @@
 """Nothing hangs and nothing stays, however a run begins and ends."""
 
+import logging
 import os
 import signal
 import socket
@@ -309,8 +310,7 @@ def test_serve_ends_and_every_rank_hears_of_it(start, tmp_path, number, status):
         # What was fetched ahead is still handed out. Of processes that are killed any may be missed first.
         error, said = (EngineError, "is gone|was closed") if number == signal.SIGKILL else (ClosedError, "was closed")
         with pytest.raises(error, match=said):
-            for _ in range(10):
-                next(client)
+            list(client)
         assert time.monotonic() - began < 20
     wait_until(lambda: all_gone(workers), 20, "workers to end")
     assert rendezvous.exists() == (number == signal.SIGKILL)
@@ -366,3 +366,14 @@ def test_an_interrupted_notebook_cell_leaves_the_kernel_and_no_worker(monkeypatc
         assert [
             child for child in descendants(pid) if b"dask_worker" in Path(f"/proc/{child}/cmdline").read_bytes()
         ] == []
+
+
+def test_a_cluster_that_ends_leaves_the_log_of_another_one_quiet():
+    handlers = [h for h in logging.getLogger("distributed").handlers if isinstance(h, logging.StreamHandler)]
+    before = [handler.level for handler in handlers]
+    assert handlers
+    with EmbeddedCluster([]):
+        with EmbeddedCluster([]):
+            pass
+        assert {handler.level for handler in handlers} == {logging.ERROR}
+    assert [handler.level for handler in handlers] == before
