@@ -49,7 +49,8 @@ class _Quiet:
 
     def __init__(self) -> None:
         if not _Quiet._num_wanted:
-            _Quiet._silence.enter_context(silence_logging_cmgr(logging.ERROR))
+            for root in ("distributed", "bokeh"):
+                _Quiet._silence.enter_context(silence_logging_cmgr(logging.ERROR, root))
         _Quiet._num_wanted += 1
         self._is_ended = False
 
