@@ -150,7 +150,7 @@ def plan(
         if not isinstance(mesh, Mesh | Mapping):
             raise ConfigError(f'mesh must be axis sizes such as {{"dp": 8}}, got {type(mesh).__name__}')
         sizes = mesh.as_dict() if isinstance(mesh, Mesh) else dict(mesh)
-        config = config.replace(mesh={**dict.fromkeys(config.mesh, 1), **sizes})
+        config = config.on_mesh(sizes)
     return _plans(config, steps)
 
 

@@ -35,7 +35,7 @@ def plan(
     config = read_config(config_path, overrides, sets)
     check_supported(config)
     if mesh is not None:
-        config = config.replace(mesh={**dict.fromkeys(config.mesh, 1), **_mesh_sizes(mesh)})
+        config = config.on_mesh(_mesh_sizes(mesh))
     if explain is not None:
         steps = max(steps, explain + 1)
     kept: dict[int, StepPlan] = {}

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from msd.config.decode import decode, dotted_kind
+from msd.core.axes import SPLIT_DP
 from msd.errors import ConfigError
 from msd.loader.config import SourceConfig
 
@@ -95,6 +96,19 @@ def merged(current: Any, change: Any) -> Any:
         return change
     values = as_dict(current)
     return values | {key: merged(values.get(key), value) for key, value in change.items()}
+
+
+def merged_mesh(current: Mapping[str, int], change: Mapping[str, int]) -> dict[str, int]:
+    """Return axis sizes after a change: by axis, each in its place; `dp` and its two parts stand for one another."""
+    clash = ("dp" in change and set(SPLIT_DP) & set(current)) or ("dp" in current and set(SPLIT_DP) & set(change))
+    data_parallel = {"dp", *SPLIT_DP} if clash else set()
+    merged: dict[str, int] = {}
+    for axis, size in current.items():
+        if axis in data_parallel:
+            merged |= {axis: size for axis, size in change.items() if axis in data_parallel}
+        else:
+            merged[axis] = size
+    return merged | dict(change)
 
 
 def merged_sources(current: Mapping[str, SourceConfig], change: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from msd.config.decode import decode
-from msd.config.doors import as_dict, decode_sources, merged, merged_sources, normalised
+from msd.config.doors import as_dict, decode_sources, merged, merged_mesh, merged_sources, normalised
 from msd.core.checks import check_range, own_path
 from msd.core.config import ConfigStruct, unknown_key
 from msd.core.mesh import AXES, Mesh
@@ -87,7 +87,7 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
     mixture: MixtureConfig = MixtureConfig()
     batch: BatchConfig = BatchConfig()
     mesh: dict[str, int] = msgspec.field(default_factory=lambda: {"pp": 1, "dp": 4, "cp": 1, "tp": 1})
-    """Axis sizes, outermost first."""
+    """Axis sizes, outermost first: `pp`, `dp` (or `dp_replicate` and `dp_shard`), `cp`, `tp`, `ep`; see `Mesh.of`."""
     num_microbatches: int = 4
     """Per data-parallel rank and step."""
     strategy: Any = "default"
@@ -169,8 +169,12 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
                 raise ConfigError(unknown_key(name, list(values)))
             values[name] = merged_sources(values[name], change) if name == "sources" else merged(values[name], change)
             if name == "mesh" and isinstance(change, Mapping):
-                values[name] = {**self.mesh, **change}
+                values[name] = merged_mesh(self.mesh, change)
         return Config(**values)
+
+    def on_mesh(self, sizes: Mapping[str, int]) -> "PipelineConfig":
+        """Return a copy for another mesh: axes that `sizes` leaves out have size 1, and all stay in their places."""
+        return Config(**as_dict(self) | {"mesh": merged_mesh(dict.fromkeys(self.mesh, 1), sizes)})
 
     def __repr__(self) -> str:
         described = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())

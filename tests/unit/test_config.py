@@ -437,3 +437,28 @@ def test_a_configuration_is_frozen():
 def test_the_package_exports_the_same_class():
     assert msd.Config is Config
     assert msd.load_config is load_config
+
+
+@pytest.mark.parametrize(
+    ("held", "change", "replaced", "alone"),
+    [
+        ({"pp": 2, "dp": 4}, {"tp": 2}, {"pp": 2, "dp": 4, "tp": 2}, {"pp": 1, "dp": 1, "tp": 2}),
+        (
+            {"pp": 2, "dp": 4, "tp": 2},
+            {"dp_replicate": 2, "dp_shard": 4},
+            {"pp": 2, "dp_replicate": 2, "dp_shard": 4, "tp": 2},
+            {"pp": 1, "dp_replicate": 2, "dp_shard": 4, "tp": 1},
+        ),
+        ({"dp_replicate": 2, "dp_shard": 2}, {"dp": 8}, {"dp": 8}, {"dp": 8}),
+        (
+            {"dp_replicate": 2, "dp_shard": 2},
+            {"dp_shard": 4},
+            {"dp_replicate": 2, "dp_shard": 4},
+            {"dp_replicate": 1, "dp_shard": 4},
+        ),
+    ],
+)
+def test_a_mesh_is_changed_axis_by_axis_and_dp_stands_for_its_parts(held, change, replaced, alone):
+    config = Config(sources={"a": "b"}, mesh=held)
+    assert list(config.replace(mesh=change).mesh.items()) == list(replaced.items())
+    assert list(config.on_mesh(change).mesh.items()) == list(alone.items())
