@@ -4,19 +4,21 @@ Feed it metadata of rows in order (`observe`), ask for the next step (`plan`). W
 lengths and progress, never on the mesh; where it goes is decided by the strategy's layout ops. No clock, no I/O.
 """
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 
+from msd.core.checks import whole_number
 from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable
 from msd.core.state import StateDict
-from msd.errors import EngineError, InputError, MsdError, PlanError
+from msd.errors import ConfigError, EngineError, InputError, MsdError, PlanError, StateError
 from msd.planner.check import check_plan
 from msd.planner.ending import has_step, repeat_tail, undelivered_note
 from msd.planner.intake import SourceIntake
 from msd.planner.lower import Membership, Place, lower
+from msd.planner.mixture.mixer import Mixer
 from msd.planner.piece import Piece
-from msd.planner.primitives.mix import Credits
 from msd.planner.primitives.pack import Packer, begin
 from msd.planner.progress import (
     carried,
@@ -26,7 +28,7 @@ from msd.planner.progress import (
     snapshot,
     source_states,
 )
-from msd.planner.saved import read_progress
+from msd.planner.saved import SavedSteering, read_progress
 from msd.planner.settings import PlannerSettings
 from msd.planner.strategy import compile_strategy
 
@@ -67,7 +69,7 @@ class Planner:
         )
         self._geometry = geometry_of(settings, self.strategy.pack)
         self._error: MsdError | None = None
-        self._restart(self._new_intakes(), Credits(len(self._names)), carry=(), step=0)
+        self._restart(self._new_intakes(), self._new_mixer([0] * len(self._names)), carry=(), step=0)
 
     @property
     def step(self) -> int:
@@ -77,9 +79,8 @@ class Planner:
     @property
     def idle_sources(self) -> frozenset[str]:
         """Sources that have no share in the next step, or have ended: no row of theirs will be drawn in it."""
-        shares = self.strategy.mix.schedule.shares(self._step)
-        pairs = zip(shares, self._intakes, strict=True)
-        return frozenset(intake.terms.name for share, intake in pairs if not share or intake.is_ended)
+        idle_S = self._mixer.idle(self._position, self._live_S)
+        return frozenset(name for name, is_idle in zip(self._names, idle_S, strict=True) if is_idle)
 
     def needs(self, source: str) -> int:
         """Return the ordinal of the next row of `source` that was not observed yet."""
@@ -130,20 +131,43 @@ class Planner:
         """
         expect_geometry(state, self._geometry)
         saved = read_progress(state)
-        intakes, credits = self._new_intakes(), Credits(len(self._names))
-        source_states(saved, intakes, credits)
+        if saved.mixture is not None and self._mixer.steering is None:
+            raise StateError(
+                "cannot resume: the state was saved with mixture.feedback, this run has none; set mixture.feedback"
+            )
+        intakes = self._new_intakes()
+        mixer = self._new_mixer(source_states(saved, intakes), saved.mixture)
         carry = carried(saved, self._names, self.strategy.pack)
-        self._restart(intakes, credits, carry=carry, step=saved.step)
+        self._restart(intakes, mixer, carry=carry, step=saved.step)
 
     @staticmethod
     def first_needed(progress: StateDict) -> dict[str, int]:
         """Return for each source the first row that steps after `progress` may still hold."""
         return first_needed(progress)
 
-    def _restart(self, intakes: list[SourceIntake], credits: Credits, *, carry: tuple[Piece, ...], step: int) -> None:
+    def report(self, losses: Mapping[str, float], *, at_step: int) -> None:
+        """Take what training saw of the sources, for `mixture.feedback`; part of the position from now on.
+
+        Args:
+            losses: By source; those of which nothing is known are left out.
+            at_step: The step from which on these are the newest values: one of which nothing is drawn yet.
+
+        Raises:
+            ConfigError: If there is no feedback, the step is drawn already, a source does not exist, or a loss is no
+                finite number.
+        """
+        if self._mixer.steering is None:
+            raise ConfigError("report: this run has no mixture.feedback; name a function there, or report nothing")
+        first_step = self._step + (self._packer is not None)
+        self._mixer.steering.report(
+            losses, at_step=whole_number(at_step, name="report: at_step"), first_step=first_step
+        )
+        self._position["mixture"] = self._mixer.steering.state_dict()
+
+    def _restart(self, intakes: list[SourceIntake], mixer: Mixer, *, carry: tuple[Piece, ...], step: int) -> None:
         self._intakes = intakes
         self._by_name = {intake.terms.name: intake for intake in intakes}
-        self._credits = credits
+        self._mixer = mixer
         self._carry = carry
         self._step = step
         self._packer: Packer | None = None
@@ -159,14 +183,15 @@ class Planner:
         if self._packer is None:
             self._packer = begin(self.strategy.pack, self._carry)
             self._notes = self._empty_sources() if self._step == 0 else []
-            self._set_shares()
-        packer, by_tokens = self._packer, self.settings.mixture.unit == "tokens"
-        while not packer.is_closed and not self._is_stopped and self._credits.has_live:
-            source = self._credits.largest()
+            self._mixer.begin(self._position, self._live_S, self.strategy.pack, self._carry)
+            self._check_shares()
+        packer, mixer, credits = self._packer, self._mixer, self._mixer.credits
+        while not packer.is_closed and not self._is_stopped and credits.has_live:
+            source = credits.largest()
             intake = self._intakes[source]
             piece = intake.draw()
             if piece is not None:
-                self._credits.take(source, piece.length if by_tokens else 1)
+                mixer.take(source, piece)
                 packer.offer(piece)
             elif intake.is_ended:
                 self._end(source)
@@ -185,9 +210,8 @@ class Planner:
             )
         if intake.terms.end == "drop":
             self._notes.append(f"source {name!r} ended after {rows} rows; its share goes to the others")
-            self._set_shares()
-            if self._credits.has_live:
-                self._credits.spread(source)
+            self._mixer.drop(source)
+            self._check_shares()
         else:
             self._is_stopped = True
             self._notes.append(f"source {name!r} ended after {rows} rows and ends the run")
@@ -220,6 +244,7 @@ class Planner:
         """Return the checked plan and stand after it."""
         step, before = self._step, self._carry
         self._step, self._carry = step + 1, carry
+        self._mixer.end(step)
         progress = self._snapshot()
         membership = Membership(
             step=step,
@@ -245,16 +270,18 @@ class Planner:
         self._is_over = True
         self.closing_notes = (*self._notes, *((undelivered_note(undelivered),) if undelivered else ()))
 
-    def _set_shares(self) -> None:
-        """Take the weights of this step, over the sources that still have rows."""
-        shares = self.strategy.mix.schedule.shares(self._step)
-        live = [0.0 if intake.is_ended else share for share, intake in zip(shares, self._intakes, strict=True)]
-        self._credits.set_shares(live)
-        if not any(live) and not any(intake.is_ended and not intake.is_empty for intake in self._intakes):
-            names = ", ".join(name for name, share in zip(self._names, shares, strict=True) if share)
-            raise InputError(
-                f"step {self._step}: every source with a weight is empty ({names}); give a source with rows a weight"
-            )
+    @property
+    def _live_S(self) -> list[bool]:
+        return [not intake.is_ended for intake in self._intakes]
+
+    def _check_shares(self) -> None:
+        if self._mixer.credits.has_live or any(intake.is_ended and not intake.is_empty for intake in self._intakes):
+            return
+        empty = ", ".join(intake.terms.name for intake in self._intakes if intake.is_empty)
+        raise InputError(
+            f"step {self._step}: every source with a weight is empty (empty are {empty}); give a source with rows a "
+            "weight"
+        )
 
     def _empty_sources(self) -> list[str]:
         return [
@@ -262,7 +289,10 @@ class Planner:
         ]
 
     def _snapshot(self) -> StateDict:
-        return snapshot(self._geometry, self._step, self._intakes, self._credits, self._carry)
+        return snapshot(self._geometry, self._step, self._intakes, self._mixer, self._carry)
+
+    def _new_mixer(self, credit_S: list[int], saved: SavedSteering | None = None) -> Mixer:
+        return Mixer(self.strategy.mix.schedule, self.settings.mixture, credit_S, saved)
 
     def _new_intakes(self) -> list[SourceIntake]:
         keep_runs = self.strategy.pack.cuts

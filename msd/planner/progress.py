@@ -6,8 +6,8 @@ from typing import Any
 from msd.core.state import StateDict
 from msd.errors import StateError
 from msd.planner.intake import SourceIntake
+from msd.planner.mixture.mixer import Mixer
 from msd.planner.piece import Piece
-from msd.planner.primitives.mix import Credits
 from msd.planner.primitives.pack import Pack
 from msd.planner.saved import SavedProgress, damaged
 from msd.planner.settings import PlannerSettings
@@ -19,7 +19,9 @@ Geometry = Mapping[str, tuple[Any, str]]
 
 def geometry_of(settings: PlannerSettings, pack: Pack) -> Geometry:
     """Return what the membership of steps depends on, besides weights and data."""
+    parts = {"num_microbatches": (settings.num_microbatches, "num_microbatches")}
     return {
+        **(parts if settings.mixture.clock == "microbatch" else {}),
         "version": (STATE_VERSION, "version of the planner's state"),
         "unit": (settings.mixture.unit, "mixture.unit"),
         "sequence_length": (pack.sequence_length, "batch.sequence_length"),
@@ -32,18 +34,20 @@ def geometry_of(settings: PlannerSettings, pack: Pack) -> Geometry:
 
 
 def snapshot(
-    geometry: Geometry, step: int, intakes: Sequence[SourceIntake], credits: Credits, carry: Iterable[Piece]
+    geometry: Geometry, step: int, intakes: Sequence[SourceIntake], mixer: Mixer, carry: Iterable[Piece]
 ) -> StateDict:
     """Return the position of a planner at the boundary before `step`."""
     names = _names(intakes)
+    steering = {} if mixer.steering is None else {"mixture": mixer.steering.state_dict()}
     return {
         **{key: value for key, (value, _) in geometry.items()},
         "step": step,
         "sources": {
             intake.terms.name: {**intake.state_dict(), "credit": credit}
-            for intake, credit in zip(intakes, credits.as_list(), strict=True)
+            for intake, credit in zip(intakes, mixer.credits.as_list(), strict=True)
         },
         "carry": _pieces_to_state(carry, names),
+        **steering,
     }
 
 
@@ -59,8 +63,8 @@ def expect_geometry(state: StateDict, geometry: Geometry) -> None:
             )
 
 
-def source_states(saved: SavedProgress, intakes: Sequence[SourceIntake], credits: Credits) -> None:
-    """Put sources and credits where `saved` was; a source that it does not know starts at 0.
+def source_states(saved: SavedProgress, intakes: Sequence[SourceIntake]) -> list[int]:
+    """Put sources where `saved` was and return what each is owed; a source that it does not know starts at 0.
 
     Raises:
         StateError: If it has a source that the run has not, or one that does not stand where this run's can.
@@ -74,7 +78,7 @@ def source_states(saved: SavedProgress, intakes: Sequence[SourceIntake], credits
     for intake in intakes:
         if intake.terms.name in saved.sources:
             intake.load(saved.sources[intake.terms.name])
-    credits.load([saved.sources[name].credit if name in saved.sources else 0 for name in _names(intakes)])
+    return [saved.sources[name].credit if name in saved.sources else 0 for name in _names(intakes)]
 
 
 def _names(intakes: Sequence[SourceIntake]) -> list[str]:

@@ -44,12 +44,26 @@ class SavedPiece(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     runs: list[tuple[Length, Length]]
 
 
+Finite = Annotated[float, msgspec.Meta(ge=-1e308, le=1e308)]
+Weight = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
+
+
+class SavedSteering(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was reported of the sources; see `msd.planner.mixture.feedback`."""
+
+    weights: dict[str, Weight] | None
+    losses: dict[str, Finite]
+    reports: list[tuple[Count, dict[str, Finite]]]
+
+
 class SavedProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The position, but for the settings that it was saved under."""
 
     step: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
     sources: dict[str, SavedSource]
     carry: list[SavedPiece]
+    mixture: SavedSteering | None = None
+    """Only of runs with feedback."""
 
 
 def read_progress(state: StateDict) -> SavedProgress:
@@ -66,6 +80,8 @@ def read_progress(state: StateDict) -> SavedProgress:
         _check_source(name, source)
     for piece in saved.carry:
         _check_piece(piece, saved.sources)
+    if saved.mixture is not None:
+        _check_steering(saved.mixture, saved.sources)
     return saved
 
 
@@ -98,6 +114,17 @@ def _check_piece(piece: SavedPiece, sources: Mapping[str, SavedSource]) -> None:
         "runs": piece.runs if flat != sorted(flat) else None,
     }
     _refuse("carry", impossible)
+
+
+def _check_steering(steering: SavedSteering, sources: Mapping[str, SavedSource]) -> None:
+    named = [*(steering.weights or ()), *steering.losses, *(name for _, losses in steering.reports for name in losses)]
+    steps = [step for step, _ in steering.reports]
+    impossible: dict[str, Any] = {
+        "source": next((name for name in named if name not in sources), None),
+        "weights": steering.weights if steering.weights is not None and not any(steering.weights.values()) else None,
+        "reports": steps if steps != sorted(steps) else None,
+    }
+    _refuse("mixture", impossible)
 
 
 def _refuse(where: str, impossible: Mapping[str, Any]) -> None:

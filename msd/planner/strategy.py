@@ -8,8 +8,8 @@ from msd.core.cost import CostFunction
 from msd.errors import ConfigError, MsdError, told
 from msd.planner.config import BalanceConfig, BatchConfig
 from msd.planner.dgraph import DGraph, Strategy
-from msd.planner.place_tree import ClientPlaceTree
 from msd.planner.mixture.schedule import MixtureSchedule
+from msd.planner.place_tree import ClientPlaceTree
 from msd.planner.settings import PlannerSettings
 
 
@@ -63,7 +63,12 @@ def compile_strategy(settings: PlannerSettings) -> Strategy:
     function: Callable[..., Any] = default_strategy if settings.strategy is None else settings.strategy
     called = f"strategy {getattr(function, '__qualname__', function)}"
     context = StrategyContext(
-        schedule=MixtureSchedule.of([terms.name for terms in settings.sources], settings.mixture),
+        schedule=MixtureSchedule.of(
+            [terms.name for terms in settings.sources],
+            settings.mixture,
+            rows={terms.name: terms.rows_per_epoch for terms in settings.sources},
+            num_microbatches=settings.num_microbatches,
+        ),
         batch=settings.batch,
         document_multiple=settings.document_multiple,
         lookahead=settings.lookahead,

@@ -1,61 +1,134 @@
-"""Mixture weights over steps: constant, staged, ramped; and the integers that draws count in."""
+"""Mixture weights over a run: constant, staged, ramped; and the integers that draws count in."""
 
 # S = sources, in order of name.
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from msd.core.arrays import Int64Array
-from msd.planner.config import MixtureConfig, StageConfig
+from msd.errors import ConfigError
+from msd.planner.config.mixture import MixtureConfig, StageConfig, Weights, groups_of
+from msd.planner.mixture.clock import Clock
+from msd.planner.mixture.shares import Shares, shares_of
 
 WEIGHT_UNIT = 10**9
 """Integer weights of the live sources sum to this."""
+_SOURCES_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Shares that the mixture moves to."""
+
+    start: int
+    """In ticks of the clock."""
+    ramp: int
+    """Ticks until they are reached."""
+    target: Shares
 
 
 @dataclass(frozen=True, slots=True)
 class MixtureSchedule:
-    """Which share each source has at each step."""
+    """Which share each source has at each count of a clock."""
 
     names: tuple[str, ...]
     """Sources in order of name."""
-    base: tuple[float, ...]
-    """Shares before any stage; they sum to 1."""
-    stages: tuple[StageConfig, ...] = ()
+    base: Shares
+    """Before any stage."""
+    stages: tuple[Stage, ...] = ()
+    clock: Clock = field(default_factory=Clock)
 
     @classmethod
-    def of(cls, names: Sequence[str], mixture: MixtureConfig) -> "MixtureSchedule":
-        """Return the schedule of a configuration; sources without a weight have share 0."""
-        ordered = tuple(sorted(names))
-        weights = dict.fromkeys(ordered, 1.0) if mixture.weights is None else mixture.weights
-        return cls(ordered, _shares(weights, ordered), tuple(mixture.schedule))
+    def of(
+        cls,
+        names: Sequence[str],
+        mixture: MixtureConfig,
+        *,
+        rows: Mapping[str, int] | None = None,
+        num_microbatches: int = 1,
+    ) -> "MixtureSchedule":
+        """Return the schedule of a configuration; sources without a weight have share 0.
 
-    def shares(self, step: int) -> tuple[float, ...]:
-        """Return the share of each source at `step`, in the order of `names`; they sum to 1.
+        Args:
+            names: All sources.
+            mixture: Weights, stages, and the clock that they count.
+            rows: Rows of an epoch by source; what `proportional`, `temperature` and `clock: epoch` go by.
+            num_microbatches: Parts of a step, for `clock: microbatch`.
 
-        A stage starts at its step from the shares that hold there, moves linearly, and is reached at `step + ramp`.
+        Raises:
+            ConfigError: If sizes are asked for and not known.
         """
-        return self._after(len(self.stages), step)
+        if rows is None and _asks_for_sizes(mixture):
+            raise ConfigError(
+                "mixture: proportional, temperature and clock: epoch go by the rows of each source; pass rows="
+            )
+        ordered, sizes = tuple(sorted(names)), rows or {}
+        clock = Clock(mixture.clock, sum(sizes.values()), num_microbatches)
 
-    def _after(self, num_stages: int, step: int) -> tuple[float, ...]:
-        while num_stages and self.stages[num_stages - 1].step > step:
+        def shares(config: MixtureConfig | StageConfig) -> Shares:
+            return shares_of(config.weights, ordered, config.mode, config.temperature, sizes)
+
+        stages = []
+        for stage in mixture.schedule:
+            start = clock.ticks(stage.start)
+            stages.append(Stage(start, clock.ticks(stage.start + stage.ramp) - start, shares(stage)))
+        return cls(ordered, shares(mixture), tuple(stages), clock)
+
+    def shares(self, count: int = 0, live_S: Sequence[bool] | None = None) -> tuple[float, ...]:
+        """Return the share of each source when the clock shows `count`, in the order of `names`; they sum to 1.
+
+        A stage starts at its place from the shares that hold there, moves linearly, and is reached `ramp` later.
+
+        Args:
+            count: Steps, with the default clock; see `Clock.count`.
+            live_S: Which sources can be drawn; None, all. The others get 0, and what they leave goes to those of
+                their group; without a group it is left out of the sum.
+        """
+        return self._after(len(self.stages), count, [True] * len(self.names) if live_S is None else live_S)
+
+    def settled_until(self, count: int) -> int | None:
+        """Return the count up to which the shares stay what they are at `count`, None if for ever.
+
+        While they move it is the next count.
+        """
+        for stage in reversed(self.stages):
+            if stage.start <= count < stage.start + stage.ramp:
+                return count + 1
+            if stage.start <= count:
+                break
+        return min((stage.start for stage in self.stages if stage.start > count), default=None)
+
+    def _after(self, num_stages: int, count: int, live_S: Sequence[bool]) -> tuple[float, ...]:
+        while num_stages and self.stages[num_stages - 1].start > count:
             num_stages -= 1
         if not num_stages:
-            return self.base
+            return self.base.over(live_S)
         stage = self.stages[num_stages - 1]
-        target = _shares(stage.weights, self.names)
-        if step >= stage.step + stage.ramp:
+        target = stage.target.over(live_S)
+        if count >= stage.start + stage.ramp:
             return target
-        before = self._after(num_stages - 1, stage.step)
-        done = (step - stage.step) / stage.ramp
+        before = self._after(num_stages - 1, stage.start, live_S)
+        done = (count - stage.start) / stage.ramp
         return tuple(old + (new - old) * done for old, new in zip(before, target, strict=True))
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{name}: {share:.4g}" for name, share in zip(self.names, self.base, strict=True) if share)
-        stages = "".join(f"; from step {stage.step} over {stage.ramp}" for stage in self.stages)
-        return f"{{{shown}}}{stages}"
+        lines = [self._shown(self.base)]
+        for stage in self.stages:
+            how = "at" if not stage.ramp else "from"
+            until = "" if not stage.ramp else f" to {self.clock.shown(stage.start + stage.ramp)}"
+            lines.append(f"{how} {self.clock.shown(stage.start)}{until}: {self._shown(stage.target)}")
+        return "; ".join(lines)
+
+    def _shown(self, shares: Shares) -> str:
+        pairs = sorted(zip(shares.share_S, self.names, strict=True), key=lambda pair: (-pair[0], pair[1]))
+        shown = [f"{name} {share:.1%}" for share, name in pairs if share]
+        if len(shown) > _SOURCES_SHOWN:
+            rest = math.fsum(share for share, _ in pairs[_SOURCES_SHOWN:])
+            shown = [*shown[:_SOURCES_SHOWN], f"{len(shown) - _SOURCES_SHOWN} others {rest:.1%}"]
+        return ", ".join(shown) or "nothing"
 
 
 def quantise(shares: Sequence[float]) -> Int64Array:
@@ -81,6 +154,11 @@ def quantise(shares: Sequence[float]) -> Int64Array:
     return weight_S
 
 
-def _shares(weights: dict[str, float], names: Sequence[str]) -> tuple[float, ...]:
-    total = math.fsum(weights.get(name, 0.0) for name in names)
-    return tuple(weights.get(name, 0.0) / total if total else 0.0 for name in names)
+def _asks_for_sizes(mixture: MixtureConfig) -> bool:
+    return mixture.clock == "epoch" or any(
+        config.mode != "explicit" or _has_sized_group(config.weights) for config in (mixture, *mixture.schedule)
+    )
+
+
+def _has_sized_group(weights: Weights | None) -> bool:
+    return any(group.mode != "explicit" for _, group in groups_of(weights or {}))

@@ -13,7 +13,7 @@ integer weights sum to W. The largest credit draws next, ties by name. With L th
 
 # S = all sources, in order of name. A = live ones: with a weight above 0 and not ended.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,9 +21,19 @@ import numpy as np
 from msd.core.arrays import Int64Array
 from msd.errors import ConfigError
 from msd.planner.mixture.schedule import WEIGHT_UNIT, MixtureSchedule, quantise
+from msd.planner.piece import Piece
 
 _SETTLE_UNITS = 1 << 31
 """Units after which pending additions are written out, so that `weight * units` stays inside int64."""
+
+
+UNITS: dict[str, Callable[[Piece], int]] = {
+    "tokens": lambda piece: piece.length,
+    # A sample without a label counts one: for nothing it would be drawn again and again.
+    "loss_tokens": lambda piece: max(1, piece.num_valid),
+    "samples": lambda piece: 1,
+}
+"""What one sample counts for, by `mixture.unit`."""
 
 
 @dataclass(frozen=True, slots=True)

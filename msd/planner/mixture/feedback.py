@@ -1,0 +1,147 @@
+"""Weights that follow what training reports of the sources.
+
+The user's function is pure and is called at steps that the configuration names, with values that were reported for
+that step or an earlier one. What it returned is part of the planner's position, and so is what was reported and not
+used yet: a replay draws as the run did.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msd.core.state import StateDict
+from msd.errors import ConfigError, MsdError, PlanError, told
+from msd.planner.config.mixture import FeedbackConfig, check_weights
+from msd.planner.saved import SavedSteering
+
+FeedbackFunction = Callable[[dict[str, float], dict[str, float], int], Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """When weights are asked for, and of whom."""
+
+    function: FeedbackFunction
+    every: int
+
+    @classmethod
+    def of(cls, config: FeedbackConfig) -> "Feedback":
+        """Return the feedback of a configuration whose function has been looked up.
+
+        Raises:
+            ConfigError: If it is still a dotted path.
+        """
+        if not callable(config.function):
+            raise ConfigError(f"mixture.feedback {config.function!r} is {type(config.function).__name__}, no function")
+        return cls(config.function, config.every)
+
+    def is_due(self, step: int) -> bool:
+        """Whether weights are asked for before this step is drawn."""
+        return step > 0 and step % self.every == 0
+
+    def weights(self, shares: Mapping[str, float], losses: Mapping[str, float], step: int) -> dict[str, float]:
+        """Return the weights that hold from a step on; sources that the function leaves out get 0.
+
+        Args:
+            shares: In force before it, by source.
+            losses: The newest reported of each source; sources that nothing was reported of are left out.
+            step: That is drawn next.
+
+        Raises:
+            PlanError: If the function raises, or returns something else than weights of sources.
+        """
+        called = f"mixture.feedback {getattr(self.function, '__qualname__', self.function)}"
+        try:
+            returned = dict(self.function(dict(shares), dict(losses), step))
+            weights = {name: float(weight) for name, weight in returned.items()}
+        except MsdError:
+            raise
+        except Exception as error:
+            raise PlanError(
+                f"{called} raised {told(error)} at step {step}; it is called with (shares, losses, step) and returns "
+                "weights by source"
+            ) from error
+        unknown = next((name for name in weights if name not in shares), None)
+        if unknown is not None:
+            raise PlanError(
+                f"{called} gave a weight to {unknown!r} at step {step}; the sources are {', '.join(shares)}"
+            )
+        try:
+            check_weights(dict(weights), f"{called} at step {step}")
+        except ConfigError as error:
+            raise PlanError(str(error)) from None
+        return weights
+
+
+class Steering:
+    """What was reported of the sources, and the weights that feedback made of it."""
+
+    def __init__(self, feedback: Feedback, names: Sequence[str], saved: SavedSteering | None = None) -> None:
+        """Stand where `saved` was, or before the first report."""
+        self._feedback = feedback
+        self._names = tuple(names)
+        self._weights = None if saved is None else saved.weights
+        self._losses = {} if saved is None else dict(saved.losses)
+        self._reports = [] if saved is None else list(saved.reports)
+        """What was reported for steps to come, in order of step."""
+
+    def report(self, losses: Mapping[str, Any], *, at_step: int, first_step: int) -> None:
+        """Take what training saw of the sources.
+
+        Args:
+            losses: By source; those of which nothing is known are left out.
+            at_step: From here on the values are the newest.
+            first_step: The first step that is not drawn, not even in part.
+
+        Raises:
+            ConfigError: If a step was drawn already, a source does not exist, or a loss is no finite number.
+        """
+        if at_step < first_step:
+            raise ConfigError(f"report: step {at_step} is drawn already; the next that it can reach is {first_step}")
+        values = {name: _loss(name, loss, self._names) for name, loss in losses.items()}
+        self._reports = sorted([*self._reports, (at_step, values)], key=lambda report: report[0])
+
+    def weights(self, step: int, shares: Mapping[str, float]) -> dict[str, float] | None:
+        """Return the weights in force at a step, None as long as the configured ones hold.
+
+        Args:
+            step: That is drawn next.
+            shares: In force before it, by source.
+        """
+        losses = self._losses_at(step)
+        if losses and self._feedback.is_due(step):
+            return self._feedback.weights(shares, losses, step)
+        return self._weights
+
+    def advance(self, step: int, weights: dict[str, float] | None) -> None:
+        """Stand after a step that these weights were in force at."""
+        self._losses, self._weights = self._losses_at(step), weights
+        self._reports = [report for report in self._reports if report[0] > step]
+
+    def state_dict(self) -> StateDict:
+        """Return what a replay needs."""
+        return {
+            "weights": self._weights,
+            "losses": dict(self._losses),
+            "reports": [[step, dict(losses)] for step, losses in self._reports],
+        }
+
+    def _losses_at(self, step: int) -> dict[str, float]:
+        losses = dict(self._losses)
+        for at_step, reported in self._reports:
+            if at_step <= step:
+                losses |= reported
+        return losses
+
+
+def _loss(name: str, loss: Any, names: Sequence[str]) -> float:
+    if name not in names:
+        raise ConfigError(f"report: there is no source {name!r} (sources: {', '.join(names)})")
+    try:
+        value = float(loss)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f"report: the loss of {name!r} must be a finite number, got {str(loss)[:40]!r}; leave it out")
+    return value
