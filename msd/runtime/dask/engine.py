@@ -30,6 +30,7 @@ from msd.runtime.dask.constructor import ConstructorActor
 from msd.runtime.dask.hosts import LoaderHost, SourceLoaderActor, added
 from msd.runtime.dask.planner import PlannerActor
 from msd.runtime.dask.plugin import RunPlugin
+from msd.runtime.dask.travel import check_travels
 from msd.runtime.dask.versions import check_versions
 from msd.sources.index import IndexProgress
 
@@ -63,6 +64,7 @@ class DaskEngine:
             SourceError: If a source cannot be read.
         """
         check_supported(config)
+        check_travels(config)
         self.config = config
         self._run = secrets.token_hex(6)
         self._token = token or secrets.token_hex(16)

@@ -230,3 +230,19 @@ def test_a_run_that_nobody_serves_any_more_names_where_it_was_looked_for():
 
     with pytest.raises(DeadlineError, match=f"127.0.0.1:{port}"):
         RankClient(SocketTransport(f"msd://127.0.0.1:{port}?token=x", deadline_s=1), rank=0)
+
+
+def test_a_function_that_cannot_travel_is_named_before_anything_starts():
+    lock = threading.Lock()
+
+    def guarded(sample):
+        with lock:
+            return sample
+
+    sources = {"web": {"rows": scenarios.token_rows(1, 20, 5), "transforms": [guarded, {"kind": "tokens"}]}}
+    before = descendants(os.getpid())
+    with pytest.raises(
+        ConfigError, match=r"sources\.web\.transforms\[0\]\.function: .*guarded cannot be sent .*cannot pickle '_thread"
+    ):
+        msd.start(scenarios.text(sources=sources, mixture={}, runtime={"kind": "dask", "workers": 1}))
+    assert descendants(os.getpid()) == before
