@@ -18,7 +18,10 @@ from msd.core.state import StateDict, fingerprint
 from msd.cost.analytic import build_cost
 from msd.errors import ConfigError
 from msd.loader.loader import SourceLoader
-from msd.loader.transforms.chain import TransformChain, build_chain
+from msd.loader.processes.chain import placed
+from msd.loader.processes.pool import TransformProcesses
+from msd.loader.processes.recipe import ChainRecipe
+from msd.loader.transforms.chain import AppliesTransforms, TransformChain
 from msd.planner.planner import Planner, Starved
 from msd.planner.settings import PlannerSettings, SourceTerms
 from msd.sources.index import IndexProgress, index_sources
@@ -76,17 +79,43 @@ def build_chain_of(config: PipelineConfig, name: str) -> TransformChain:
     Raises:
         ConfigError: If a tokenizer, function or image geometry cannot be used.
     """
-    source = config.sources[name]
     try:
-        return build_chain(
-            name,
-            source.transforms,
-            seed=config.seed,
-            sequence_length=config.batch.sequence_length,
-            overflow=source.overflow,
-        )
+        return _recipe(config, name).build()
     except ConfigError as error:
         raise ConfigError(_prefixed(str(error), name)) from None
+
+
+def place_chains(
+    config: PipelineConfig, chains: Mapping[str, TransformChain], processes: TransformProcesses, *, num_cores: int
+) -> dict[str, AppliesTransforms]:
+    """Return the transforms of every source, to run where its configuration says.
+
+    Args:
+        config: The run's configuration.
+        chains: From `build_chains`; they have not been used yet.
+        processes: Of this host; started when a source needs them.
+        num_cores: That this host has for itself.
+
+    Raises:
+        ConfigError: If transforms are to run in processes and cannot be sent there.
+    """
+    return {
+        name: placed(
+            chain, _recipe(config, name), processes, transform_in=config.sources[name].transform_in, num_cores=num_cores
+        )
+        for name, chain in chains.items()
+    }
+
+
+def _recipe(config: PipelineConfig, name: str) -> ChainRecipe:
+    source = config.sources[name]
+    return ChainRecipe(
+        source=name,
+        transforms=source.transforms,
+        seed=config.seed,
+        sequence_length=config.batch.sequence_length,
+        overflow=source.overflow,
+    )
 
 
 def build_loaders(
@@ -111,7 +140,7 @@ def build_loaders(
 def build_loader(
     config: PipelineConfig,
     order: SourceOrder,
-    chain: TransformChain,
+    chain: AppliesTransforms,
     *,
     buffer_bytes: int,
     read_bytes: int | None = None,

@@ -44,6 +44,8 @@ class SourceConfig(ReaderConfig, frozen=True, kw_only=True):
     """A named origin of samples: where rows come from and what is done to them."""
 
     transforms: list[TransformConfig] = []
+    transform_in: Literal["auto", "threads", "processes"] = "auto"
+    """Where a loader host runs them; auto measures whether threads wait for one another. Never changes what comes."""
     overflow: Literal["split", "truncate", "drop"] = "split"
     """What is done with a sample longer than a sequence; counted."""
     on_error: OnErrorConfig = OnErrorConfig()

@@ -11,7 +11,7 @@ from msd.errors import EngineError
 from msd.loader.buffer import PayloadBuffer
 from msd.loader.counts import Tally
 from msd.loader.rows import RowReader
-from msd.loader.transforms.chain import RowResult, TransformChain
+from msd.loader.transforms.chain import AppliesTransforms, RowResult
 from msd.sources.base import BlockReader
 
 BATCH_ROWS = 64
@@ -31,7 +31,7 @@ class SourceLoader:
         *,
         order: SourceOrder,
         reader: BlockReader,
-        chain: TransformChain,
+        chain: AppliesTransforms,
         total_ordinals: int | None,
         buffer_bytes: int = 64 << 20,
         read_bytes: int | None = None,
@@ -41,7 +41,7 @@ class SourceLoader:
         Args:
             order: The sequence of the source.
             reader: Of the same source; the loader closes it.
-            chain: Its transforms.
+            chain: Its transforms, wherever they run.
             total_ordinals: Ordinals in all, or None if the source repeats for ever.
             buffer_bytes: Payload held at most.
             read_bytes: Raw rows read ahead at most, besides; None is a quarter of `buffer_bytes`.

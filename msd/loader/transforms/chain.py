@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 from msd.core.sample import Outcome, RawSample, Sample
 from msd.core.text import text_of
@@ -44,6 +44,14 @@ class RowResult:
     """Tokens cut off samples that were longer than a sequence."""
     num_dropped: int = 0
     """Samples left out because they were longer than a sequence."""
+
+
+class AppliesTransforms(Protocol):
+    """The transforms of one source, wherever they run."""
+
+    def apply(self, rows: Sequence[tuple[int, RawSample | BadRow]]) -> list[RowResult]:
+        """Return what each (ordinal, row) gives; no row depends on the others."""
+        ...
 
 
 class TransformChain:

@@ -1,0 +1,77 @@
+"""The transforms of one source where its configuration wants them: on threads, in processes, or as is found best."""
+
+import logging
+from collections.abc import Sequence
+from typing import Literal
+
+from msd.core.sample import RawSample
+from msd.errors import ConfigError
+from msd.loader.processes.decide import Where
+from msd.loader.processes.measure import Measured
+from msd.loader.processes.pool import TransformProcesses
+from msd.loader.processes.recipe import ChainRecipe
+from msd.loader.transforms.chain import AppliesTransforms, RowResult, TransformChain
+from msd.sources.base import BadRow
+
+_log = logging.getLogger("msd")
+
+
+class InProcesses:
+    """Transforms of one source, in processes; equal to those of the chain, row by row."""
+
+    def __init__(self, chain: TransformChain, recipe: bytes, processes: TransformProcesses) -> None:
+        """Use `processes`.
+
+        Args:
+            chain: The transforms, for rows that cannot be sent.
+            recipe: How the processes build the same chain; `ChainRecipe.packed`.
+            processes: Of this host.
+        """
+        self._chain = chain
+        self._recipe = recipe
+        self._processes = processes
+
+    def apply(self, rows: Sequence[tuple[int, RawSample | BadRow]]) -> list[RowResult]:
+        """Return what each (ordinal, row) gives; see `TransformChain.apply` and `TransformProcesses.apply`."""
+        if not rows:
+            return []
+        given = self._processes.apply(self._chain.source, self._recipe, rows)
+        own = iter(self._chain.apply([row for row, result in zip(rows, given, strict=True) if result is None]))
+        return [next(own) if result is None else result for result in given]
+
+
+def placed(
+    chain: TransformChain,
+    recipe: ChainRecipe,
+    processes: TransformProcesses,
+    *,
+    transform_in: Literal["auto", "threads", "processes"],
+    num_cores: int,
+) -> AppliesTransforms:
+    """Return the transforms of a source, to run where its configuration says.
+
+    Args:
+        chain: The transforms.
+        recipe: How they were built.
+        processes: Of this host.
+        transform_in: Of the source.
+        num_cores: That this host has for itself; with one, processes are never worth it.
+
+    Raises:
+        ConfigError: If the transforms are to run in processes and cannot be sent there.
+    """
+    if transform_in == "threads" or (transform_in == "auto" and num_cores < 2):
+        return chain
+    try:
+        in_processes = InProcesses(chain, recipe.packed(), processes)
+    except ConfigError:
+        if transform_in == "processes":
+            raise
+        return chain
+    if transform_in == "processes":
+        return in_processes
+
+    def tell(where: Where) -> None:
+        _log.info("source %r is transformed in %s", chain.source, where)
+
+    return Measured(chain, in_processes, on_chosen=tell)
