@@ -9,19 +9,21 @@ import contextlib
 import os
 import resource
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from distributed import get_worker
+from distributed.threadpoolexecutor import ThreadPoolExecutor
 
-from msd.build import build_chains, build_loader
+from msd.build import build_chains, build_loader, place_chains
 from msd.config import PipelineConfig
 from msd.core.order import SourceOrder
 from msd.core.sample import MetaTable, SampleId, SampleSlab
-from msd.errors import EngineError, MsdError, told
+from msd.errors import ClosedError, EngineError, MsdError, told
 from msd.loader.loader import BATCH_ROWS, SourceLoader
+from msd.loader.processes.pool import TransformProcesses
 from msd.runtime.dask.lifetime import close_when_released
 from msd.runtime.dask.wire import Wire, pack, slab_to_wire, tables_to_wire, unpack
 
@@ -37,6 +39,9 @@ READ_BYTES = 32 << 20
 """Raw rows that the loaders of one host hold ahead together. Less means that blocks are decoded more often."""
 
 MOST_FILES = 65_536
+
+CLOSE_S = 2.0
+"""A transform that takes longer is left behind when its host closes."""
 
 TICK_S = 0.05
 """An `advance` that has nothing to tell waits this long for something."""
@@ -61,18 +66,20 @@ class LoaderHost:
             name: Of this host.
             config: The run's configuration.
             orders: The sequence of each source.
-            threads: Rows are transformed by this many threads.
+            threads: Rows are transformed by this many threads, or as many processes.
             buffer_bytes: Payload that all loaders of the host hold together.
         """
         self.name = name
         self._run = run
         self._config = config
         self._orders = orders
-        self._chains = build_chains(config)
+        self._processes = TransformProcesses(threads)
+        self._chains = place_chains(config, build_chains(config), self._processes, num_cores=_own_cores(config))
         self._buffer_bytes = buffer_bytes
         self._loaders: dict[_Key, SourceLoader] = {}
         self._partitions: dict[str, list[int]] = {}
         self._adding = threading.Lock()
+        # Dask's, since those threads do not keep a process from ending.
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="msd-loader")
         self._num_idle = threads
         self._num_fetching = max(1, threads // 2)
@@ -80,7 +87,10 @@ class LoaderHost:
         self._queue: deque[_Request] = deque()
         self._under_way: set[_Request] = set()
         self._busy: set[_Key] = set()
+        """Loaders that are given to a thread."""
+        self._entered: set[_Key] = set()
         """Loaders that a thread is in."""
+        self._is_closed = False
         self._fetched: Counter[_Key] = Counter()
         """Loaders that a fetch is waiting for: it goes first."""
         self._left = asyncio.Event()
@@ -181,7 +191,7 @@ class LoaderHost:
         return {"host": self.name, "pid": os.getpid(), "sources": counts}
 
     async def close(self) -> None:
-        """Close files and threads. Closing twice is fine."""
+        """Close files, threads and processes. Closing twice is fine."""
         _hosts.pop(self._run, None)
         self._queue.clear()
         for task in list(self._tasks):
@@ -189,11 +199,15 @@ class LoaderHost:
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     def _close(self) -> None:
-        # A transform cannot be cut short: its loader is closed when it is through.
-        self._threads.shutdown(cancel_futures=True)
-        self._fetching.shutdown(cancel_futures=True)
-        for loader in self._loaders.values():
-            loader.close()
+        self._is_closed = True
+        self._processes.close()
+        deadline = time.monotonic() + CLOSE_S
+        for threads in (self._threads, self._fetching):
+            threads.shutdown(timeout=max(0.0, deadline - time.monotonic()))
+        for key, loader in self._loaders.items():
+            # A transform cannot be cut short: what a thread is still in ends with the process.
+            if key not in self._entered:
+                loader.close()
 
     # On the worker's loop. Crossing to a thread and back costs as much as preparing several small rows, so that
     # requests of many loaders go together, and each loader is in one thread at a time.
@@ -269,7 +283,8 @@ class LoaderHost:
         tables: list[MetaTable] = []
         for source, partition, start, num_rows in batch:
             try:
-                tables.append(self.add(source, partition).examine(start, num_rows))
+                with self._inside((source, partition)) as loader:
+                    tables.append(loader.examine(start, num_rows))
             except MsdError as error:
                 self._error = error
                 break
@@ -285,12 +300,27 @@ class LoaderHost:
 
     def _slabs(self, entries: Sequence[tuple[_Key, list[SampleId]]]) -> list[SampleSlab]:
         try:
-            return [self.add(*key).fetch(ids) for key, ids in entries]
+            slabs = []
+            for key, ids in entries:
+                with self._inside(key) as loader:
+                    slabs.append(loader.fetch(ids))
+            return slabs
         except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
             raise EngineError(
                 f"loader host {self.name} failed at samples of {', '.join(sorted({key[0] for key, _ in entries}))}: "
                 f"{told(error)}; a transform must not end the process that it runs in"
             ) from None
+
+    @contextlib.contextmanager
+    def _inside(self, key: _Key) -> Iterator[SourceLoader]:
+        """Yield a loader to the thread that it was given to."""
+        self._entered.add(key)
+        try:
+            if self._is_closed:
+                raise ClosedError(f"loader host {self.name} was closed")
+            yield self.add(*key)
+        finally:
+            self._entered.discard(key)
 
     def _check_term(self, term: int) -> None:
         if term < self._term:
@@ -324,6 +354,12 @@ def added(first: Any, second: Any) -> Any:
     if isinstance(second, dict):
         return {key: added(first.get(key), second.get(key)) for key in {**first, **second}}
     return first + second
+
+
+def _own_cores(config: PipelineConfig) -> int:
+    """Return how many cores a host of a run has for itself: those of an embedded cluster share this machine."""
+    cores = len(os.sched_getaffinity(0))
+    return cores // config.runtime.workers if config.runtime.scheduler is None else cores
 
 
 def _allow_files() -> None:
