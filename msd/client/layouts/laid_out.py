@@ -1,0 +1,74 @@
+"""What a layout makes of a batch."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from msd.core.arrays import Int32Array, Int64Array
+from msd.core.batch import Microbatch, RankBatch
+from msd.errors import ConfigError
+
+
+class LaidOutBatch(list[Any]):
+    """One item a microbatch, in the order of the slots, with what a loop needs to know of the step.
+
+    Where another rank fetches, each item is the `BatchMarker` that says so.
+    """
+
+    step: int
+    rank: int
+    sample_ids: list[tuple[str, int, int]]
+    """(source, ordinal, part) of the documents of the rank's rows, in order."""
+    num_valid_tokens: int
+    """Labelled positions that this rank holds."""
+    global_num_valid_tokens: int
+    """Labelled positions of the step: divide the summed loss by it, on every rank."""
+
+    def __init__(self, items: Iterable[Any], batch: RankBatch) -> None:
+        """Hold `items`, made of the microbatches of `batch`."""
+        super().__init__(items)
+        self.step = batch.step
+        self.rank = batch.rank
+        self.sample_ids = batch.sample_ids
+        self.num_valid_tokens = batch.num_valid_tokens
+        self.global_num_valid_tokens = batch.global_num_valid_tokens
+
+    @classmethod
+    def of(cls, batch: RankBatch, lay_out: Callable[[Microbatch], Any]) -> "LaidOutBatch":
+        """Return a batch with each of its microbatches laid out."""
+        return cls(batch.markers or map(lay_out, batch.microbatches), batch)
+
+    def __repr__(self) -> str:
+        documents = f"{len(self.sample_ids)} documents, {self.num_valid_tokens} labelled tokens"
+        return f"<LaidOutBatch step={self.step} rank={self.rank}: {len(self)} microbatches, {documents}>"
+
+
+def check_slices(batch: RankBatch, layout: str, *, takes: str | None, otherwise: str) -> None:
+    """Refuse context-parallel slices that a layout cannot express. Whole rows are always taken.
+
+    Args:
+        batch: Of one rank.
+        layout: Name of the layout.
+        takes: The slices that it takes, as `batch.slice` says them; None for none.
+        otherwise: What to do.
+
+    Raises:
+        ConfigError: If the rank holds other slices.
+    """
+    if batch.slice_method not in (None, takes):
+        accepted = "whole rows" if takes is None else f"whole rows and slices cut by batch.slice: {takes}"
+        raise ConfigError(
+            f"layout {layout!r} takes {accepted}, and this run cuts them by batch.slice: {batch.slice_method}; "
+            f"{otherwise}"
+        )
+
+
+def as_int64(values_T: Int32Array | None) -> Int64Array | None:
+    """Return integers as torch wants to index and compare them; None stays None."""
+    return None if values_T is None else values_T.astype(np.int64)
+
+
+def received(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields without those that the rank's pipeline stages do not get."""
+    return {name: value for name, value in fields.items() if value is not None}
