@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from msd.look import init
     from msd.planner.explain import explain
     from msd.runtime.base import Engine
+    from msd.simulator import simulate
 
 __version__ = "0.1.0"
 
@@ -56,6 +57,7 @@ __all__ = [
     "init",
     "load_config",
     "plan",
+    "simulate",
     "start",
     "torch",
 ]
@@ -67,6 +69,7 @@ _LAZY = {
     "explain": ("msd.planner.explain", "explain"),
     "init": ("msd.look", "init"),
     "load_config": ("msd.config", "load_config"),
+    "simulate": ("msd.simulator", "simulate"),
     "torch": ("msd.client.torch", None),
 }
 

@@ -23,12 +23,20 @@ def plan(
     explain: Annotated[
         int | None, typer.Option(metavar="STEP", min=0, help="Also explain one step.", show_default=False)
     ] = None,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Also predict step times, against unbalanced and other assignments.")
+    ] = False,
+    trainer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A=B", help="What --simulate assumes: flops_per_s=4e14; repeat it.", show_default=False),
+    ] = None,
     sets: Sets = None,
     as_json: Json = False,
 ) -> None:
     """Plan the first steps from metadata alone: shares against weights, fill, balance against its floor, step time."""
     from msd.cli.indexing import indexed
     from msd.cli.remarks import mixed_tokenizers
+    from msd.cli.simulation import print_simulation, simulation_of
     from msd.cli.survey import survey
     from msd.runtime.base import check_supported
 
@@ -49,11 +57,15 @@ def plan(
                 kept[made.step] = made
 
         outlook = survey(config, tables, steps, on_plan=on_plan)
+    simulation = simulation_of(config, trainer or [], steps) if simulate or trainer else None
     if as_json:
         remarks = list(mixed_tokenizers(config))
-        output.print_json(outlook.as_dict() | {"notes": [*outlook.notes, *remarks]} | _explanation(kept))
+        simulated = {} if simulation is None else {"simulation": simulation.as_dict()}
+        output.print_json(outlook.as_dict() | {"notes": [*outlook.notes, *remarks]} | _explanation(kept) | simulated)
         return
     print_outlook(config, outlook)
+    if simulation is not None:
+        print_simulation(simulation)
     for remark in mixed_tokenizers(config):
         output.note(remark)
     for text in _explanation(kept).values():

@@ -75,6 +75,18 @@ def test_plan_for_another_mesh_has_its_ranks_and_the_same_samples(
     assert "dp=8" in wide["explanation"]
 
 
+def test_plan_simulates_as_the_library_does(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--trainer", "flops_per_s=4e9", "--trainer", "sync=microbatch"]
+    found = told(capsys, "plan", config, "--steps", 2, "--simulate", *asked)["simulation"]
+    simulation = msd.simulate(msd.load_config(config), {"flops_per_s": 4e9, "sync": "microbatch"}, steps=2)
+    assert found == json.loads(json.dumps(simulation.as_dict()))
+    assert run(["plan", str(config), "--steps", "1", *asked]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("dealt", "planned", "4e+09", "once a microbatch"))
+    assert run(["plan", str(config), "--trainer", "sync"]) == 2
+    assert "must look like encoder=every_rank" in capsys.readouterr().err
+
+
 def test_plan_says_where_finite_data_ends(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     only_docs = "mixture.weights={docs: 1}"
     outlook = told(capsys, "plan", config, only_docs, "sources.docs.max_epochs=1", "--steps", 200)

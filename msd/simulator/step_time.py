@@ -1,0 +1,165 @@
+"""How long one step takes for an assignment, and what makes it so."""
+
+# D = documents. I = images. B = buckets. M = slots. P = pipeline stages. R = ranks.
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from msd.core.arrays import Float64Array
+from msd.core.pipeline import one_f_one_b
+from msd.simulator.assign import Assignment, Grid
+from msd.simulator.trainer import Trainer
+from msd.simulator.work import StepWork
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """FLOP/s of one rank by module, in the units of the costs."""
+
+    backbone: float
+    encoder: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Prediction for one step under one assignment."""
+
+    step_s: float
+    pipeline_s: float
+    """Of the slowest pipeline."""
+    encoder_s: float
+    """Before and after the pipeline, on the slowest rank; 0 where the first stage encodes."""
+    bubble: float
+    """Share of their own pipelines' time in which stages wait, mean over pipelines."""
+    idle: float
+    """Share of all ranks' time without useful work: bubbles, waiting for the slowest, padding, overheads."""
+    backbone_imbalance: float
+    """Costliest bucket over the mean, less 1."""
+    encoder_imbalance: float
+    """The same for the encoder, over whoever encodes: buckets, or ranks."""
+    lockstep: float
+    """Sum over slots of the costliest row, over the same sum of means, less 1: all FLOPs of both modules."""
+    row_ratio: float
+    """Costliest row over the mean row: all FLOPs of both modules."""
+    row_spread: float
+    """Costliest row over the cheapest: all FLOPs of both modules."""
+    attention_ratio: float
+    """Costliest row over the mean row by squared lengths alone; exaggerates, shown beside `row_ratio` only."""
+    longest_row: int
+    """Tokens; above the row's cap the assignment would not fit the memory that the configuration allows."""
+    fill: float
+    """Tokens over rows times the longest row, or over the room of fixed rows."""
+
+    def as_dict(self) -> dict[str, float]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def step_time(
+    work: StepWork, assignment: Assignment, grid: Grid, trainer: Trainer, speeds: Speeds
+) -> tuple[StepTime, Float64Array]:
+    """Return the prediction, and the cost of each row [M, B]: all FLOPs of both modules."""
+    row_D = assignment.slot_D * grid.num_buckets + assignment.bucket_D
+    tokens_MB = _rows(row_D, work.tokens_D, grid)
+    backbone_MB = _rows(row_D, work.backbone_D, grid)
+    encoder_MB = _rows(row_D, work.encoder_D, grid)
+    sharing = len(grid.consumers_B[0]) / grid.num_stages
+    padding_MB = np.zeros_like(tokens_MB)
+    if assignment.is_padded and trainer.pads:
+        padding_MB = np.maximum(0.0, grid.row_tokens - tokens_MB) * work.padding_cost
+    pass_MB = (backbone_MB + padding_MB) / (speeds.backbone * sharing * (1.0 + trainer.backward))
+    first_MB = np.zeros_like(pass_MB)
+    encoding_B, load = np.zeros(grid.num_buckets), encoder_MB.sum(axis=0)
+    if trainer.encoder == "first_stage":
+        first_MB = encoder_MB / (speeds.encoder * sharing * (1.0 + trainer.backward))
+    elif len(work.encoder_I):
+        load, encoding_B = _encoded_apart(work, assignment, grid, trainer, speeds)
+    pipeline_B = _pipelines(pass_MB, first_MB, trainer, grid.num_stages)
+    step_s = float((encoding_B + pipeline_B).max()) + trainer.step_overhead_s
+    cost_MB = backbone_MB + encoder_MB
+    useful = float(backbone_MB.sum()) / speeds.backbone + float(encoder_MB.sum()) / speeds.encoder
+    busy_B = (1.0 + trainer.backward) * (pass_MB + first_MB).sum(axis=0)
+    longest = int(tokens_MB.max())
+    squares_MB = _rows(row_D, np.square(work.tokens_D.astype(np.float64)), grid)
+    return StepTime(
+        step_s=step_s,
+        pipeline_s=float(pipeline_B.max()),
+        encoder_s=float(encoding_B.max()),
+        bubble=float(np.mean(1.0 - _over(busy_B, pipeline_B * grid.num_stages))),
+        idle=1.0 - useful / (step_s * grid.num_ranks) if step_s > 0 else 0.0,
+        backbone_imbalance=_excess(backbone_MB.sum(axis=0)),
+        encoder_imbalance=_excess(load),
+        lockstep=float(_over(cost_MB.max(axis=1).sum(), cost_MB.mean(axis=1).sum())) - 1.0,
+        row_ratio=1.0 + _excess(cost_MB),
+        row_spread=float(_over(cost_MB.max(), cost_MB.min())),
+        attention_ratio=1.0 + _excess(squares_MB),
+        longest_row=longest,
+        fill=float(tokens_MB.sum()) / (grid.num_rows * max(longest, grid.row_tokens if assignment.is_padded else 1)),
+    ), cost_MB
+
+
+def even_step_s(work: StepWork, grid: Grid, trainer: Trainer, speeds: Speeds) -> float:
+    """Return seconds of a step whose work could be cut at will and shared evenly: what no assignment beats.
+
+    With unequal stages or an encoder in the first stage, one pipeline of equal microbatches is meant; a clever order
+    of unequal ones may beat it by little.
+    """
+    sharing = len(grid.consumers_B[0]) / grid.num_stages
+    share_MB = np.full((grid.num_microbatches, 1), 1.0 / (grid.num_rows * sharing * (1.0 + trainer.backward)))
+    pass_MB = share_MB * float(work.backbone_D.sum()) / speeds.backbone
+    encoding = float(work.encoder_I.sum()) / speeds.encoder
+    is_apart = trainer.encoder == "every_rank"
+    pipeline = _pipelines(pass_MB, share_MB * (0.0 if is_apart else encoding), trainer, grid.num_stages)
+    return float(pipeline.max()) + is_apart * encoding / grid.num_ranks + trainer.step_overhead_s
+
+
+def _pipelines(pass_MB: Float64Array, first_MB: Float64Array, trainer: Trainer, num_stages: int) -> Float64Array:
+    """Return seconds of each bucket's pipeline, from the forward seconds of whole rows."""
+    forward_BMP = np.multiply.outer(pass_MB.T, trainer.shares(num_stages))
+    forward_BMP[:, :, 0] += first_MB.T
+    if trainer.sync == "microbatch":
+        forward_BMP = np.broadcast_to(forward_BMP.max(axis=0), forward_BMP.shape)
+    overhead = trainer.pass_overhead_s
+    return one_f_one_b(forward_BMP + overhead, forward_BMP * trainer.backward + overhead)
+
+
+def _encoded_apart(
+    work: StepWork, assignment: Assignment, grid: Grid, trainer: Trainer, speeds: Speeds
+) -> tuple[Float64Array, Float64Array]:
+    """Return what each rank encodes, and the seconds that encoding and exchange add to each bucket's step."""
+    ranks_BR = np.array([list(ranks) for ranks in grid.consumers_B])
+    bucket_I = assignment.bucket_D[work.document_I]
+    embeddings_B = np.bincount(bucket_I, work.embeddings_I, minlength=grid.num_buckets)
+    rank_I = assignment.rank_I
+    if rank_I is None:
+        # In the order of the rows, one after another to the ranks that hold them.
+        order = np.lexsort((assignment.slot_D[work.document_I], bucket_I))
+        count_B = np.bincount(bucket_I, minlength=grid.num_buckets)
+        turn_I = np.empty(len(order), dtype=np.int64)
+        turn_I[order] = np.arange(len(order)) - np.repeat(np.cumsum(count_B) - count_B, count_B)
+        rank_I = ranks_BR[bucket_I, turn_I % ranks_BR.shape[1]]
+    load_R = np.bincount(rank_I, work.encoder_I, minlength=grid.num_ranks)
+    seconds_R = load_R / speeds.encoder
+    if assignment.rank_I is None:
+        encoding_B = seconds_R[ranks_BR].max(axis=1)
+    else:
+        # All ranks meet in the exchange.
+        encoding_B = np.full(grid.num_buckets, seconds_R.max())
+    exchange_B = 2.0 * trainer.embedding_bytes * embeddings_B / trainer.link_bytes_per_s
+    return load_R.astype(np.float64), encoding_B + exchange_B
+
+
+def _rows(row_D: np.ndarray, value_D: np.ndarray, grid: Grid) -> Float64Array:
+    total: Float64Array = np.bincount(row_D, value_D, minlength=grid.num_rows).astype(np.float64)
+    return total.reshape(grid.num_microbatches, grid.num_buckets)
+
+
+def _over(part: Float64Array, whole: Float64Array) -> Float64Array:
+    """Return part / whole, 0 where there is nothing."""
+    return np.divide(part, whole, out=np.zeros_like(np.asarray(part, dtype=np.float64)), where=np.asarray(whole) > 0)
+
+
+def _excess(load: Float64Array) -> float:
+    mean = float(load.mean()) if load.size else 0.0
+    return float(load.max()) / mean - 1.0 if mean > 0 else 0.0
