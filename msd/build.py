@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from msd.config import PipelineConfig, import_dotted
 from msd.constructor.constructor import DataConstructor
 from msd.coordinator import Coordinator, Placement
@@ -22,6 +24,9 @@ from msd.loader.processes.chain import placed
 from msd.loader.processes.pool import TransformProcesses
 from msd.loader.processes.recipe import ChainRecipe
 from msd.loader.transforms.chain import AppliesTransforms, TransformChain
+from msd.loader.transforms.function import code_of
+from msd.planner.config import MixtureConfig, StageConfig
+from msd.planner.config.mixture import GroupConfig
 from msd.planner.planner import Planner, Starved
 from msd.planner.settings import PlannerSettings, SourceTerms
 from msd.sources.index import IndexProgress, index_sources
@@ -29,6 +34,8 @@ from msd.sources.open import open_reader
 
 PAYLOAD_BYTES = 512 << 20
 """Payload that the loaders of one process hold in all; what is dropped is made again from its address."""
+
+_FEEDBACK = "mixture.feedback"
 
 
 def cache_dir() -> Path:
@@ -151,7 +158,7 @@ def build_loader(
         order=order,
         reader=open_reader(order.source, source, order.blocks),
         chain=chain,
-        total_ordinals=order.total_ordinals(source.max_epochs),
+        total_ordinals=order.total_ordinals(config.max_epochs(order.source)),
         buffer_bytes=buffer_bytes,
         read_bytes=read_bytes,
     )
@@ -163,8 +170,8 @@ def build_planner(config: PipelineConfig, orders: Mapping[str, SourceOrder], mes
         SourceTerms(
             name=name,
             rows_per_epoch=orders[name].rows_per_epoch,
-            total_ordinals=orders[name].total_ordinals(source.max_epochs),
-            end=source.end,
+            total_ordinals=orders[name].total_ordinals(config.max_epochs(name)),
+            end=config.end_of(name),
             max_rate=source.on_error.max_rate,
             raises=source.on_error.policy == "raise",
         )
@@ -183,7 +190,7 @@ def build_planner(config: PipelineConfig, orders: Mapping[str, SourceOrder], mes
     return Planner(
         PlannerSettings(
             sources=terms,
-            mixture=config.mixture,
+            mixture=_with_function(config.mixture),
             batch=config.batch,
             mesh=config.place if mesh is None else mesh,
             num_microbatches=config.num_microbatches,
@@ -225,7 +232,7 @@ def build_coordinator(
     return Coordinator(
         new_planner=new_planner,
         orders=orders,
-        totals={name: orders[name].total_ordinals(source.max_epochs) for name, source in config.sources.items()},
+        totals={name: orders[name].total_ordinals(config.max_epochs(name)) for name in config.sources},
         placement=placement,
         constructors=constructors,
         depth=depth,
@@ -244,10 +251,7 @@ def identity(
     parts: dict[str, Any] = {
         "seed": config.seed,
         "mixture.unit": config.mixture.unit,
-        "mixture.weights": config.weights,
-        "mixture.schedule": [
-            {"step": stage.step, "weights": stage.weights, "ramp": stage.ramp} for stage in config.mixture.schedule
-        ],
+        **mixture_identity(config),
         "batch.sequence_length": config.batch.sequence_length,
         "batch.global_batch_size": config.batch.global_batch_size,
         "batch.packing.method": config.batch.packing.method,
@@ -261,11 +265,47 @@ def identity(
         parts |= {
             f"sources.{name}.data": fingerprint(order.blocks.digest),
             f"sources.{name}.order": fingerprint(
-                [source.is_shuffled, order.window_blocks, source.max_epochs, source.end]
+                [source.is_shuffled, order.window_blocks, config.max_epochs(name), config.end_of(name)]
             ),
             f"sources.{name}.transforms": fingerprint([transforms, source.overflow]),
         }
     return parts
+
+
+def mixture_identity(config: PipelineConfig) -> StateDict:
+    """Return what the mixture makes the order depend on; settings that say nothing are left out."""
+    mixture = config.mixture
+    is_flat = not any(isinstance(weight, GroupConfig) for weight in (mixture.weights or {}).values())
+    parts: dict[str, Any] = {
+        "mixture.weights": config.weights if is_flat else msgspec.to_builtins(mixture.weights),
+        "mixture.schedule": [_stage_identity(stage) for stage in mixture.schedule],
+    }
+    for setting in ("mode", "temperature", "clock"):
+        if getattr(mixture, setting) != getattr(MixtureConfig(), setting):
+            parts[f"mixture.{setting}"] = getattr(mixture, setting)
+    if mixture.clock == "microbatch":
+        parts["num_microbatches"] = config.num_microbatches
+    if mixture.feedback is not None:
+        function = mixture.feedback.function
+        code = fingerprint(code_of(import_dotted(function, name=_FEEDBACK) if isinstance(function, str) else function))
+        parts[_FEEDBACK] = {"function": code, "every": mixture.feedback.every}
+    return parts
+
+
+def _stage_identity(stage: StageConfig) -> StateDict:
+    """Return a stage of the schedule, without what it does not say."""
+    place = {"at": stage.at} if stage.step is None else {"step": stage.step}
+    mode = {} if stage.mode == "explicit" else {"mode": stage.mode, "temperature": stage.temperature}
+    return {**place, "weights": msgspec.to_builtins(stage.weights), "ramp": stage.ramp, **mode}
+
+
+def _with_function(mixture: MixtureConfig) -> MixtureConfig:
+    """Return a mixture whose feedback is a function, not the path of one."""
+    feedback = mixture.feedback
+    if feedback is None or not isinstance(feedback.function, str):
+        return mixture
+    function = import_dotted(feedback.function, name=_FEEDBACK)
+    return msgspec.structs.replace(mixture, feedback=msgspec.structs.replace(feedback, function=function))
 
 
 def plan_steps(

@@ -29,5 +29,9 @@ def mixed_tokenizers(config: "Config") -> Iterator[str]:
 
 def is_drawn(config: "Config", source: str) -> bool:
     """Whether the mixture ever draws from a source, at the first step or in a later stage."""
-    stages = (stage.weights.get(source, 0.0) for stage in config.mixture.schedule)
+    from msd.planner.config.mixture import relative_weights
+
+    if config.mixture.feedback is not None:
+        return True
+    stages = (relative_weights(stage.weights, config.sources)[source] for stage in config.mixture.schedule)
     return config.weights[source] > 0 or any(weight > 0 for weight in stages)

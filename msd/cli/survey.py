@@ -188,7 +188,7 @@ def survey(
             _outlook(
                 name,
                 orders[name],
-                orders[name].total_ordinals(config.sources[name].max_epochs),
+                orders[name].total_ordinals(config.max_epochs(name)),
                 target[name],
                 tally,
                 watched[name].undelivered(tally.rows_used.get(name, 0)),

@@ -94,13 +94,14 @@ def check_keys(value: Any, kind: Any, where: str = "") -> None:
             elif key != "rows":
                 _check_text_keys(inner, path)
         return
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is dict and isinstance(value, Mapping):
-        for key, inner in value.items():
-            check_keys(dotted_kind(inner), arguments[1], f"{where}.{key}")
-    elif origin is list and isinstance(value, list):
-        for number, inner in enumerate(value):
-            check_keys(dotted_kind(inner), arguments[0], f"{where}[{number}]")
+    for option in _options(kind):
+        origin, arguments = typing.get_origin(option), typing.get_args(option)
+        if origin is dict and isinstance(value, Mapping):
+            for key, inner in value.items():
+                check_keys(dotted_kind(inner), arguments[1], f"{where}.{key}")
+        elif origin is list and isinstance(value, list):
+            for number, inner in enumerate(value):
+                check_keys(dotted_kind(inner), arguments[0], f"{where}[{number}]")
 
 
 def _check_text_keys(value: Any, where: str) -> None:
@@ -122,7 +123,7 @@ def _check_choice(value: Any, kind: Any, where: str) -> None:
         else:
             return
     else:
-        options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+        options = _options(kind)
         choices = [
             word for option in options if typing.get_origin(option) is Literal for word in typing.get_args(option)
         ]
@@ -149,8 +150,12 @@ def _check_bare_word(value: Any, kind: Any, where: str) -> None:
 
 
 def _structs(kind: Any) -> list[type[msgspec.Struct]]:
-    options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
-    return [option for option in options if isinstance(option, type) and issubclass(option, msgspec.Struct)]
+    return [option for option in _options(kind) if isinstance(option, type) and issubclass(option, msgspec.Struct)]
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the type itself."""
+    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
 
 
 def _structs_of(kind: Any, value: Any) -> list[type[msgspec.Struct]]:

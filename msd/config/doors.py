@@ -68,7 +68,7 @@ def _transform_values(transform: Any) -> Any:
 
 
 def normalised(name: str, value: Any) -> Any:
-    """Return a section in its long form: one cost for the backbone, a function as a cost."""
+    """Return a section in its long form: one cost for the backbone, a function as a cost or as feedback."""
     if name == "cost" and (callable(value) or isinstance(value, msgspec.Struct)):
         value = {"backbone": value}
     if name == "cost" and isinstance(value, Mapping):
@@ -78,6 +78,10 @@ def normalised(name: str, value: Any) -> Any:
             module: {"kind": "function", "function": cost} if callable(cost) else dotted_kind(cost)
             for module, cost in value.items()
         }
+    if name == "mixture" and isinstance(value, Mapping):
+        feedback = value.get("feedback")
+        if isinstance(feedback, str) or callable(feedback):
+            return {**value, "feedback": {"function": feedback}}
     return value
 
 

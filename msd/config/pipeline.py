@@ -3,7 +3,7 @@
 import difflib
 import os
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -18,6 +18,7 @@ from msd.errors import ConfigError
 from msd.loader.config import SourceConfig
 from msd.loader.transforms.config import TokenizeConfig
 from msd.planner.config import BalanceConfig, BatchConfig, MixtureConfig
+from msd.planner.config.mixture import groups_of, relative_weights, sources_of
 
 DEFAULT_COST = {"backbone": TransformerCost(hidden=4096, layers=32)}
 
@@ -140,16 +141,25 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
 
     @property
     def weights(self) -> dict[str, float]:
-        """Share of each source at step 0, zero for sources left out, before any schedule."""
-        if self.mixture.weights is None:
-            return dict.fromkeys(self.sources, 1.0)
-        return {name: self.mixture.weights.get(name, 0.0) for name in self.sources}
+        """Relative weight of each source before any schedule and any size, zero for sources left out."""
+        return relative_weights(self.mixture.weights, self.sources)
 
     @property
     def lookahead(self) -> int:
         """Samples that may wait for the next step."""
         chosen = self.batch.packing.lookahead
         return min(32, self.batch.global_batch_size) if chosen == "auto" else chosen
+
+    def max_epochs(self, source: str) -> float | None:
+        """Return the passes over a source at most, by itself and by the mixture; None is for ever."""
+        most = (self.sources[source].max_epochs, self.mixture.repetitions_of(source))
+        return min((number for number in most if number is not None), default=None)
+
+    def end_of(self, source: str) -> Literal["repeat", "stop", "drop", "error"]:
+        """Return what happens when a source ends: repeat, stop, drop or error."""
+        if self.max_epochs(source) is None:
+            return "repeat"
+        return self.sources[source].on_exhausted or self.mixture.on_exhausted or "stop"
 
     def replace(self, **changes: Any) -> "PipelineConfig":
         """Return a copy with some settings changed; what a change does not name stays.
@@ -195,9 +205,7 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
             raise ConfigError(NO_SOURCES)
         _check_strategy(self.strategy)
         mesh = self.place
-        _check_names(self.mixture.weights, self.sources, "mixture.weights")
-        for stage in self.mixture.schedule:
-            _check_names(stage.weights, self.sources, f"mixture.schedule stage at step {stage.step}")
+        self._check_mixture()
         if self.fields_by_stage:
             raise ConfigError("fields_by_stage: true is not supported by this release; every rank gets all fields")
         if isinstance(self.loaders, dict):
@@ -258,6 +266,28 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
                         "tokenizer.json, or tokenizer: bytes"
                     )
 
+    def _check_mixture(self) -> None:
+        mixture = self.mixture
+        trees = [("mixture.weights", mixture.weights), *((stage.where, stage.weights) for stage in mixture.schedule)]
+        for where, weights in trees:
+            _check_names((source for source, _ in sources_of(weights or {})), self.sources, where)
+            for group, _ in groups_of(weights or {}):
+                if group in self.sources:
+                    raise ConfigError(f"{where}: {group!r} is a source; give the group another name")
+        if isinstance(mixture.repetitions, dict):
+            _check_names(mixture.repetitions, self.sources, "mixture.repetitions")
+        for name, source in self.sources.items():
+            if source.on_exhausted == "repeat" and self.max_epochs(name) is not None:
+                raise ConfigError(
+                    f"sources.{name}: on_exhausted: repeat contradicts mixture.repetitions {self.max_epochs(name):g}; "
+                    "leave one of them out"
+                )
+        if mixture.on_exhausted is not None and all(self.max_epochs(name) is None for name in self.sources):
+            raise ConfigError(
+                f"mixture.on_exhausted: {mixture.on_exhausted} needs a source that ends; set mixture.repetitions: 1, "
+                "or max_epochs of a source"
+            )
+
 
 PipelineConfig = Config
 """What the rooms of the package call it."""
@@ -272,11 +302,9 @@ def _check_strategy(strategy: Any) -> None:
         )
 
 
-def _check_names(weights: Mapping[str, float] | None, sources: Mapping[str, Any], where: str) -> None:
-    for name in weights or ():
+def _check_names(names: Iterable[str], sources: Mapping[str, Any], where: str) -> None:
+    for name in names:
         if name not in sources:
             near = difflib.get_close_matches(name, list(sources), n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else "name a source that exists or add it under sources"
             raise ConfigError(f"{where}: there is no source {name!r} (sources: {', '.join(sources)}); {hint}")
-    if weights is not None and not any(weight > 0 for weight in weights.values()):
-        raise ConfigError(f"{where}: all weights are 0, so nothing could be drawn; give at least one source a share")

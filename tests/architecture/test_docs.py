@@ -13,6 +13,7 @@ from msd.cost.config import CostConfig
 from msd.loader.config import OnErrorConfig, OnStallConfig, SourceConfig
 from msd.loader.transforms.config import TransformConfig
 from msd.planner.config import BalanceConfig, BatchConfig, MixtureConfig, PackingConfig, StageConfig
+from msd.planner.config.mixture import FeedbackConfig, GroupConfig
 from msd.sources.config import ShuffleConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +22,8 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 SECTIONS = {
     "Top level": PipelineConfig, "sources": SourceConfig, "shuffle": ShuffleConfig, "on_error": OnErrorConfig,
-    "on_stall": OnStallConfig, "mixture": MixtureConfig, "schedule": StageConfig, "batch": BatchConfig,
+    "on_stall": OnStallConfig, "mixture": MixtureConfig, "group": GroupConfig,
+    "schedule": StageConfig, "feedback": FeedbackConfig, "batch": BatchConfig,
     "packing": PackingConfig, "balance": BalanceConfig, "runtime": RuntimeConfig, "checkpoint": CheckpointConfig,
 }  # fmt: skip
 SECTIONS |= {f"kind: {kind.__struct_config__.tag}": kind for kind in typing.get_args(TransformConfig)}

@@ -78,7 +78,10 @@ def test_what_is_left_out_has_the_values_of_the_contract():
     source = found.pop("sources")["web"]
     assert found == {
         "seed": 17,
-        "mixture": {"unit": "tokens", "weights": None, "schedule": []},
+        "mixture": {
+            "unit": "tokens", "weights": None, "mode": "explicit", "temperature": 1.0, "clock": "step", "schedule": [],
+            "repetitions": None, "on_exhausted": None, "feedback": None,
+        },
         "batch": {
             "sequence_length": 4096, "global_batch_size": 64, "packing": {"method": "best_fit", "lookahead": "auto"},
             "document_multiple": "auto", "sequence_parallel": False, "pad_token_id": 0, "last": "drop",
@@ -185,6 +188,43 @@ MISTAKES = [
         "mixture.schedule must be in increasing order of step, got steps [5, 5]",
     ),
     ({"mixture": {"schedule": [{"step": 5, "weights": {"x": 1}}]}}, "stage at step 5: there is no source 'x'"),
+    ({"mixture": {"schedule": [{"weights": {"web": 1}}]}}, "a schedule stage starts at one place, got step=None, at=N"),
+    ({"mixture": {"schedule": [{"at": 5, "weights": {"web": 1}}]}}, "with mixture.clock step a stage starts at step:"),
+    ({"mixture": {"schedule": [{"step": 5}]}}, "stage at step 5 has no weights; give it some, or mode: proportional"),
+    (
+        {"mixture": {"clock": "tokens", "schedule": [{"step": 5, "weights": {"web": 1}}]}},
+        "mixture.schedule stage at step 5: with mixture.clock tokens a stage starts at at: N, not step: N",
+    ),
+    (
+        {"mixture": {"clock": "samples", "schedule": [{"at": 0.5, "weights": {"web": 1}}]}},
+        "mixture.schedule stage at 0.5: clock samples counts whole numbers, got at=0.5, ramp=0",
+    ),
+    ({"mixture": {"clock": "minutes"}}, "mixture.clock: 'minutes' is not a choice; the choices are step, epoch, tok"),
+    ({"mixture": {"mode": "temprature"}}, "mixture.mode: 'temprature' is not a choice; did you mean 'temperature'?"),
+    ({"mixture": {"temperature": 3}}, "mixture: temperature 3.0 needs mode: temperature, got mode: explicit"),
+    ({"mixture": {"mode": "temperature", "temperature": 0}}, "mixture: temperature must lie in [0.1, 1000000000.0], g"),
+    ({"mixture": {"weights": {"all": {"weights": {"wbe": 1}}}}}, "mixture.weights: there is no source 'wbe' (sources:"),
+    ({"mixture": {"weights": {"all": {"weights": {}}}}}, "mixture.weights.all: all weights are 0, so nothing could"),
+    ({"mixture": {"weights": {"all": {"weigths": {}}}}}, "mixture.weights.all.weigths: unknown key 'weigths'; did you"),
+    ({"mixture": {"weights": {"web": {"weights": {"web": 1}}}}}, "mixture.weights: 'web' is a source; give the group"),
+    ({"mixture": {"weights": {"all": {"weight": -1, "weights": {"web": 1}}}}}, "weight of 'all' must be 0 or more, go"),
+    (
+        {"mixture": {"weights": {"web": 1, "all": {"weights": {"web": 1}}}}},
+        "; a source has one place in the tree",
+    ),
+    ({"mixture": {"repetitions": 0}}, "mixture.repetitions must lie in [1e-09, 1000000000.0], got 0.0; leave it out t"),
+    ({"mixture": {"repetitions": {"wbe": 1}}}, "mixture.repetitions: there is no source 'wbe' (sources: web); did you"),
+    ({"mixture": {"on_exhausted": "drop"}}, "mixture.on_exhausted: drop needs a source that ends; set mixture.repetit"),
+    (
+        source(on_exhausted="repeat") | {"mixture": {"repetitions": 2}},
+        "sources.web: on_exhausted: repeat contradicts mixture.repetitions 2; leave one of them out",
+    ),
+    ({"mixture": {"feedback": "steer"}}, "mixture.feedback must be a dotted path package.module:function, or from Pyt"),
+    ({"mixture": {"feedback": {"function": "a:b", "every": 0}}}, "mixture.feedback.every must lie in [1, "),
+    (
+        {"mixture": {"feedback": "a:b", "schedule": [{"step": 5, "weights": {"web": 1}}]}},
+        "mixture.feedback and mixture.schedule both move the weights; leave one of them out",
+    ),
     ({"batch": {"sequence_len": 8}}, "batch.sequence_len: unknown key 'sequence_len'; did you mean 'sequence_length'?"),
     ({"batch": {"sequence_length": 8.5}}, "batch.sequence_length: expected 'int', got 'float'"),
     ({"batch": {"sequence_length": 1}}, "batch.sequence_length must be at least 2 tokens, got 1"),

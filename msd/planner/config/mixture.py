@@ -1,6 +1,7 @@
 """Shares of the sources, and how they move."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from msd.core.checks import check_range
@@ -191,6 +192,21 @@ def groups_of(weights: Weights) -> Iterator[tuple[str, GroupConfig]]:
         if isinstance(value, GroupConfig):
             yield key, value
             yield from groups_of(value.weights)
+
+
+def relative_weights(weights: Weights | None, names: Iterable[str]) -> dict[str, float]:
+    """Return the weight of each source among all, before sizes come in: those of a group multiply with the group's."""
+    if weights is None:
+        return dict.fromkeys(names, 1.0)
+    found = dict.fromkeys(names, 0.0)
+    for key, value in weights.items():
+        if isinstance(value, GroupConfig):
+            inner = relative_weights(value.weights, [source for source, _ in sources_of(value.weights)])
+            total = math.fsum(inner.values())
+            found |= {source: value.weight * weight / total for source, weight in inner.items()}
+        else:
+            found[key] = value
+    return found
 
 
 def weight_of(value: float | GroupConfig) -> float:
