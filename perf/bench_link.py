@@ -97,6 +97,7 @@ def make_batch(megabytes: int) -> RankBatch:
     starts = np.linspace(0, tokens, 33).astype(np.int32)
     rows = [
         Microbatch(
+            num_tokens=tokens,
             input_ids=draw.integers(0, 32_000, tokens, dtype=np.int32),
             labels=draw.integers(0, 32_000, tokens, dtype=np.int32),
             position_ids=np.arange(tokens, dtype=np.int32),

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from msd.client.client import RankClient
-from msd.core.batch import BatchMarker, Microbatch, RankBatch
+from msd.core.batch import TOKEN_FIELDS, BatchMarker, Microbatch, RankBatch
 from msd.core.mesh import Mesh
 from msd.core.state import StateDict
 from msd.errors import ConfigError
@@ -47,9 +47,9 @@ class TorchBatch:
     """(source, ordinal, part) of the documents of the rank's rows, in order; repeated for each piece of a cut part."""
     microbatches: list[dict[str, Any]]
     """One dictionary a row. Of shape [T]: input_ids, labels, position_ids, segment_ids (int64), loss_mask (float32).
-    Of shape [N + 1]: cu_seqlens, cu_seqlens_padded (int32). Besides: max_seqlen (int), and images, which is None or
-    pixels (uint8), grids, owner, starts (int32); see `msd.core.batch`. `labels[j]` is already the target at position
-    j: do not shift again."""
+    Of shape [N + 1]: cu_seqlens, cu_seqlens_padded (int32). Besides: num_tokens (T) and max_seqlen, and images, which
+    is None or pixels (uint8), grids, owner, starts (int32); see `msd.core.batch`. `labels[j]` is already the target at
+    position j: do not shift again. With `fields_by_stage`, what the rank's pipeline stages do not need is None."""
     num_valid_tokens: int
     """Labelled positions that this rank holds."""
     global_num_valid_tokens: int
@@ -217,13 +217,15 @@ def _rank(target: "str | HasClients") -> int:
 
 
 def _tensors(row: Microbatch) -> dict[str, Any]:
+    arrays = {name: getattr(row, name) for name in (*TOKEN_FIELDS, "cu_seqlens", "cu_seqlens_padded")}
     fields: dict[str, Any] = {
-        name: torch.from_numpy(getattr(row, name)).long()
-        for name in ("input_ids", "labels", "position_ids", "segment_ids")
+        name: None if array is None else torch.from_numpy(array) for name, array in arrays.items()
     }
-    fields |= {name: torch.from_numpy(getattr(row, name)) for name in ("loss_mask", "cu_seqlens", "cu_seqlens_padded")}
+    for name in ("input_ids", "labels", "position_ids", "segment_ids"):
+        fields[name] = None if fields[name] is None else fields[name].long()
     images = row.images
     return fields | {
+        "num_tokens": row.num_tokens,
         "max_seqlen": row.max_seqlen,
         "images": None
         if images is None

@@ -4,7 +4,8 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,13 +13,14 @@ from msd.constructor.context_parallel import slice_row
 from msd.constructor.images import row_images
 from msd.constructor.packing import PackedRows, RowBoundaries, pack_rows, row_boundaries
 from msd.core.arrays import Int64Array
-from msd.core.batch import BatchMarker, Microbatch, RankBatch, RowImages
+from msd.core.batch import TOKEN_FIELDS, BatchMarker, Microbatch, RankBatch, RowImages
 from msd.core.plan import StepPlan
 from msd.core.sample import Sample, SampleId
+from msd.core.slices import held_positions
+from msd.core.stages import FIELDS
 from msd.core.state import canonical_json
 from msd.errors import PlanError
 
-_TOKEN_FIELDS = ("input_ids", "labels", "position_ids", "segment_ids", "loss_mask")
 _BOUNDARY_FIELDS = ("cu_seqlens", "cu_seqlens_padded")
 _IMAGE_FIELDS = ("pixels", "grids", "owner", "starts")
 
@@ -39,7 +41,7 @@ class AssembledBucket:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays; those that ranks share are counted once."""
-        total = sum(getattr(row, name).nbytes for rows in self.microbatches_C for row in rows for name in _TOKEN_FIELDS)
+        total = sum(getattr(row, name).nbytes for rows in self.microbatches_C for row in rows for name in TOKEN_FIELDS)
         for row in self.microbatches_C[0]:
             total += sum(getattr(row, name).nbytes for name in _BOUNDARY_FIELDS)
             if row.images is not None:
@@ -68,12 +70,12 @@ class DataConstructor:
         """
         document_N = plan.documents_of(bucket)
         rows = _rows(plan, document_N, sample_of, self._pad_token_id)
-        axis = _slice_axis(plan)
-        if axis is None:
+        axis = plan.slice_axis
+        if axis is None or axis in plan.broadcast:
             microbatches_C: tuple[tuple[Microbatch, ...], ...] = (rows,)
         else:
-            degree = plan.mesh.size(axis)
-            microbatches_C = tuple(zip(*(slice_row(row, degree) for row in rows), strict=True))
+            held = [_held(plan, row, plan.mesh.size(axis)) for row in rows]
+            microbatches_C = tuple(zip(*map(slice_row, rows, held), strict=True))
         return AssembledBucket(
             step=plan.step,
             bucket=bucket,
@@ -94,26 +96,30 @@ class DataConstructor:
                 f"rank {rank} receives bucket {bucket} of step {plan.step}, "
                 f"got bucket {assembled.bucket} of step {assembled.step}"
             )
-        coordinate = plan.mesh.coordinate(rank)
-        axis = _slice_axis(plan)
-        held = assembled.microbatches_C[0 if axis is None else coordinate[axis]]
-        root = plan.mesh.rank(**{**coordinate, **dict.fromkeys(plan.broadcast, 0)})
+        held = assembled.microbatches_C[plan.slice_of(rank) or 0]
+        root = plan.root_of(rank)
+        received = [_needed(row, plan.fields_of(rank)) for row in held]
         return RankBatch(
             step=plan.step,
             rank=rank,
             sample_ids=list(assembled.sample_ids),
-            microbatches=list(held) if root == rank else [],
-            num_valid_tokens=sum(int(np.count_nonzero(row.loss_mask)) for row in held),
+            microbatches=received if root == rank else [],
+            num_valid_tokens=sum(row.num_valid_tokens or 0 for row in held),
             global_num_valid_tokens=plan.global_num_valid_tokens,
             sequence_length=plan.sequence_length,
-            markers=[] if root == rank else [BatchMarker(root=root, shapes=_shapes(row)) for row in held],
+            markers=[] if root == rank else [BatchMarker(root=root, shapes=_shapes(row)) for row in received],
             progress=assembled.progress,
         )
 
 
-def _slice_axis(plan: StepPlan) -> str | None:
-    """Return the axis that rows are sliced along; along a broadcast axis the root fetches whole rows for all."""
-    return None if plan.slice_axis in plan.broadcast else plan.slice_axis
+def _held(plan: StepPlan, row: Microbatch, degree: int) -> Int64Array:
+    return held_positions(plan.slice_method, row.cu_seqlens_padded, sequence_length=plan.sequence_length, degree=degree)
+
+
+def _needed(row: Microbatch, fields: tuple[str, ...]) -> Microbatch:
+    """Return a row without what the stages of a rank do not need; the row itself where they need all."""
+    absent: dict[str, Any] = dict.fromkeys(name for name in FIELDS if name not in fields)
+    return replace(row, **absent) if absent else row
 
 
 def _rows(
@@ -135,6 +141,7 @@ def _rows(
 
 def _microbatch(packed: PackedRows, row: int, boundaries: RowBoundaries, images: RowImages | None) -> Microbatch:
     return Microbatch(
+        num_tokens=packed.input_ids_MT.shape[1],
         input_ids=packed.input_ids_MT[row],
         labels=packed.labels_MT[row],
         position_ids=packed.position_ids_MT[row],
@@ -148,8 +155,9 @@ def _microbatch(packed: PackedRows, row: int, boundaries: RowBoundaries, images:
 
 
 def _shapes(row: Microbatch) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return field name to (shape, dtype); images as `images.pixels` and so on."""
-    arrays = {name: getattr(row, name) for name in (*_TOKEN_FIELDS, *_BOUNDARY_FIELDS)}
+    """Return field name to (shape, dtype) of what there is; images as `images.pixels` and so on."""
+    named = {name: getattr(row, name) for name in (*TOKEN_FIELDS, *_BOUNDARY_FIELDS)}
+    arrays = {name: array for name, array in named.items() if array is not None}
     if row.images is not None:
         arrays |= {f"images.{name}": getattr(row.images, name) for name in _IMAGE_FIELDS}
     return {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}

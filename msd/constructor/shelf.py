@@ -4,7 +4,7 @@ Messages may come late, twice and out of order: those of an older generation are
 nothing, and of an assignment and a drop of the same step the one with the larger number speaks.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -143,6 +143,11 @@ class Shelf:
         if rows is None:
             return None
         return replace(self._constructor.rank_batch(rows, held.plan, rank), generation=generation)
+
+    def share_key(self, step: int, rank: int) -> tuple[Hashable, ...] | None:
+        """Return what ranks with equal batches of a step have in common, or None when the step is not assigned."""
+        held = self._held.get(step)
+        return None if held is None else held.plan.share_key(rank)
 
     def drop(self, generation: int, through: int, *, number: int = 0) -> None:
         """Let go of the steps up to one, except those that were assigned by a later message.

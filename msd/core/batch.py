@@ -27,19 +27,28 @@ class RowImages:
     """int32 [I]: position in the row of the image's first placeholder."""
 
 
+TOKEN_FIELDS = ("input_ids", "labels", "position_ids", "segment_ids", "loss_mask")
+"""Arrays of a microbatch with one entry a token."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Microbatch:
-    """One row: what one rank feeds forward at once. It also reshapes to [sequences, sequence_length]."""
+    """One row: what one rank feeds forward at once. It also reshapes to [sequences, sequence_length].
 
-    input_ids: Int32Array
+    With `fields_by_stage` an array that the rank's pipeline stages do not need is None; see `msd.core.stages`.
+    """
+
+    num_tokens: int
+    """T, which is also the shape of activations on stages that get no tokens."""
+    input_ids: Int32Array | None
     """int32 [T]"""
-    labels: Int32Array
+    labels: Int32Array | None
     """int32 [T]: target at each position (the next token of the document), -100 where nothing is learned."""
-    position_ids: Int32Array
+    position_ids: Int32Array | None
     """int32 [T]: restart at 0 in each document; 0 on padding."""
-    segment_ids: Int32Array
+    segment_ids: Int32Array | None
     """int32 [T]: 1, 2, ... by document of the row; 0 on padding."""
-    loss_mask: Float32Array
+    loss_mask: Float32Array | None
     """float32 [T]: `labels != -100`."""
     cu_seqlens: Int32Array
     """int32 [N + 1]: cumulated real lengths of the documents, padding not counted."""
@@ -50,15 +59,24 @@ class Microbatch:
     max_seqlen: int
     """Longest real document of the whole row."""
     images: RowImages | None = None
+    """None when the row has none, or the stage does not need them."""
 
     @property
-    def num_valid_tokens(self) -> int:
-        """Positions of this slice that carry a label."""
-        return int(np.count_nonzero(self.loss_mask))
+    def num_valid_tokens(self) -> int | None:
+        """Positions of this slice that carry a label; None on a stage that gets no labels."""
+        return None if self.loss_mask is None else int(np.count_nonzero(self.loss_mask))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        arrays = [getattr(self, name) for name in (*TOKEN_FIELDS, "cu_seqlens", "cu_seqlens_padded")]
+        if self.images is not None:
+            arrays += [self.images.pixels, self.images.grids, self.images.owner, self.images.starts]
+        return sum(array.nbytes for array in arrays if array is not None)
 
     def __repr__(self) -> str:
         images = 0 if self.images is None else len(self.images.grids)
-        return f"Microbatch(tokens={len(self.input_ids)}, documents={len(self.cu_seqlens) - 1}, images={images})"
+        return f"Microbatch(tokens={self.num_tokens}, documents={len(self.cu_seqlens) - 1}, images={images})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +100,8 @@ class RankBatch:
     microbatches: list[Microbatch]
     """Empty when the rank receives its microbatches from `markers[i].root`."""
     num_valid_tokens: int
-    """Labelled positions of the slice that this rank holds, over its microbatches."""
+    """Labelled positions of the slice of this rank, over its microbatches; the same on all its pipeline stages, also on
+    those that get no labels."""
     global_num_valid_tokens: int
     """Labelled positions of the step, each (dp, cp) coordinate counted once: the denominator of the loss."""
     sequence_length: int
@@ -101,9 +120,4 @@ class RankBatch:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
-        total = 0
-        for row in self.microbatches:
-            total += row.input_ids.nbytes * 5 + row.cu_seqlens.nbytes * 2
-            if row.images is not None:
-                total += row.images.pixels.nbytes + row.images.grids.nbytes
-        return total
+        return sum(row.nbytes for row in self.microbatches)

@@ -11,6 +11,8 @@ import numpy as np
 from msd.core.arrays import Float64Array, Int32Array, Int64Array
 from msd.core.mesh import Mesh
 from msd.core.sample import SampleId
+from msd.core.slices import SliceMethod
+from msd.core.stages import FIELDS
 from msd.core.state import StateDict, canonical_json
 
 
@@ -67,6 +69,10 @@ class StepPlan:
     """Axes along which only the rank at coordinate 0 fetches; the others receive markers."""
     slice_axis: str | None = None
     """Axis whose ranks each hold a slice of the row, or None when every consumer holds the whole row."""
+    slice_method: SliceMethod = "zigzag"
+    """How the slices are cut; see `msd.core.slices`."""
+    fields_P: tuple[tuple[str, ...], ...] | None = None
+    """By coordinate on `pp`: which of `core.stages.FIELDS` its ranks receive. None: all of them receive all."""
     source_names: tuple[str, ...]
     source_D: Int32Array
     """Index into `source_names`."""
@@ -136,6 +142,27 @@ class StepPlan:
                 return bucket
         raise LookupError(f"rank {rank} receives no bucket of step {self.step}")
 
+    def root_of(self, rank: int) -> int:
+        """Return the rank that fetches for `rank`; itself where no broadcast axis says otherwise."""
+        return self.mesh.rank(**{**self.mesh.coordinate(rank), **dict.fromkeys(self.broadcast, 0)})
+
+    def fields_of(self, rank: int) -> tuple[str, ...]:
+        """Return the fields of a microbatch that `rank` receives besides boundaries, shapes and counts."""
+        return FIELDS if self.fields_P is None else self.fields_P[self.mesh.coordinate(rank)["pp"]]
+
+    def slice_of(self, rank: int) -> int | None:
+        """Return which slice of its rows `rank` holds, or None when it holds them whole.
+
+        Along a broadcast axis the root fetches whole rows for all.
+        """
+        axis = self.slice_axis
+        return None if axis is None or axis in self.broadcast else self.mesh.coordinate(rank)[axis]
+
+    def share_key(self, rank: int) -> tuple[Any, ...]:
+        """Return what decides a rank's batch: ranks with equal keys receive the same, but for their number."""
+        root = self.root_of(rank)
+        return (self.bucket_of(rank), self.slice_of(rank), None if root == rank else root, self.fields_of(rank))
+
     @property
     def membership_digest(self) -> str:
         """Identity of what the step holds, whatever the mesh: the multiset of (id, start, length)."""
@@ -152,6 +179,8 @@ class StepPlan:
             self.sequence_length, self.document_multiple, self.source_names, self.consumers_B, self.broadcast,
             self.slice_axis, self.progress, self.is_last,
         ]  # fmt: skip
+        if self.slice_method != "zigzag" or self.fields_P is not None:
+            geometry.append([self.slice_method, self.fields_P])
         columns = (
             self.source_D, self.ordinal_D, self.part_D, self.start_D, self.length_D, self.padded_D, self.num_valid_D,
             self.bucket_D, self.slot_D, self.offset_D,

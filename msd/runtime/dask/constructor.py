@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,7 +73,7 @@ class ConstructorActor:
         self._tasks = Tasks(self._broke)
         self._report_due: asyncio.Event | None = None
         self._directory: dict[int, Place] = {}
-        self._encoded: dict[tuple[int, int], Encoded] = {}
+        self._encoded: dict[tuple[int, Hashable], Encoded] = {}
         self._loads: dict[int, tuple[str, Moved]] = {}
         self._server = self._listen(run, link)
         # However the process ends in order, no socket file stays.
@@ -256,9 +256,7 @@ class ConstructorActor:
 
     def _encoded_for(self, step: int, rank: int) -> Encoded | None:
         """Return a batch as it is sent, if it is there: one encoding for all the ranks that hold the same."""
-        coordinate = self._config.place.coordinate(rank)
-        alike = {axis: coordinate[axis] for axis in ("dp", "cp", *self._config.broadcast)}
-        key = (step, self._config.place.rank(**alike))
+        key = (step, self._shelf.share_key(step, rank))
         if key not in self._encoded:
             batch = self._shelf.batch(self._generation, step, rank)
             if batch is None:

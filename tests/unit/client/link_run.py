@@ -40,6 +40,7 @@ def make_row(seed: int, tokens: int = 64, *, documents: int = 3, images: bool = 
             starts=np.array([0], np.int32),
         )
     return Microbatch(
+        num_tokens=tokens,
         input_ids=ids_T,
         labels=np.roll(ids_T, -1),
         position_ids=np.arange(tokens, dtype=np.int32),
@@ -71,17 +72,18 @@ def position_after(step: int, generation: int = 0) -> str:
     return json.dumps({"step": step, "generation": generation})
 
 
+def _content(array: np.ndarray | None) -> object:
+    return None if array is None else (array.dtype.str, array.shape, array.tobytes())
+
+
 def contents(batch: RankBatch) -> list[object]:
     """Everything in a batch, comparable."""
     rows = [
-        [(getattr(row, name).dtype.str, getattr(row, name).shape, getattr(row, name).tobytes()) for name in ROW_FIELDS]
-        + [row.max_seqlen]
-        + ([] if row.images is None else [
-            (getattr(row.images, name).dtype.str, getattr(row.images, name).shape, getattr(row.images, name).tobytes())
-            for name in IMAGE_FIELDS
-        ])
+        [_content(getattr(row, name)) for name in ROW_FIELDS]
+        + [row.num_tokens, row.max_seqlen]
+        + ([] if row.images is None else [_content(getattr(row.images, name)) for name in IMAGE_FIELDS])
         for row in batch.microbatches
-    ]  # fmt: skip
+    ]
     markers: list[BatchMarker] = batch.markers
     return [
         batch.step, batch.rank, batch.generation, batch.sample_ids, batch.num_valid_tokens,

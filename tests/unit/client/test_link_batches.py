@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from link_run import ROW_FIELDS, contents, make_batch, make_row
@@ -5,9 +7,17 @@ from link_run import ROW_FIELDS, contents, make_batch, make_row
 from msd.client.link.batches import decode, encode
 from msd.client.link.frames import ALIGNMENT
 from msd.constructor.context_parallel import slice_row
-from msd.core.batch import BatchMarker
+from msd.core.batch import TOKEN_FIELDS, BatchMarker
 from msd.core.sample import SampleId
 from msd.errors import EngineError
+
+
+def sliced(row, degree):
+    return list(slice_row(row, np.arange(row.num_tokens).reshape(degree, -1)))
+
+
+def without(row, *names):
+    return replace(row, **dict.fromkeys(names))
 
 
 def sent(encoded, rank=0):
@@ -27,14 +37,34 @@ def sent(encoded, rank=0):
         make_batch(0, microbatches=[make_row(1, images=False)], sample_ids=[], progress=""),
         make_batch(1, microbatches=[]),
         make_batch(9, progress='{"source": "Füße — 文"}', sample_ids=[SampleId("文", 2**62, 3)]),
-        make_batch(2, microbatches=list(slice_row(make_row(4, tokens=48, documents=3), 2))),
+        make_batch(2, microbatches=sliced(make_row(4, tokens=48, documents=3), 2)),
+        make_batch(5, microbatches=[without(make_row(7), "labels", "loss_mask"), make_row(8)]),
+        make_batch(6, microbatches=[without(make_row(9, images=True), *TOKEN_FIELDS, "images")]),
     ],
-    ids=["text and images", "no samples", "no rows", "other alphabets", "context-parallel slices"],
+    ids=[
+        "text and images",
+        "no samples",
+        "no rows",
+        "other alphabets",
+        "context-parallel slices",
+        "no labels",
+        "a middle stage",
+    ],
 )
 def test_a_batch_arrives_as_it_was_sent(batch):
     encoded = encode(batch)
     assert encoded.nbytes == sum(len(part) for part in encoded.parts)
     assert contents(decode(*sent(encoded, batch.rank))) == contents(batch)
+
+
+def test_what_stages_do_not_need_is_not_sent():
+    row = make_row(4, tokens=512, images=True)
+    middle, last = (
+        encode(make_batch(0, microbatches=[without(row, *absent, "images")]))
+        for absent in (TOKEN_FIELDS, ("input_ids", "position_ids", "segment_ids"))
+    )
+    assert last.nbytes - middle.nbytes >= 2 * 4 * 512
+    assert middle.nbytes < 2000
 
 
 def test_markers_arrive_as_they_were_sent():

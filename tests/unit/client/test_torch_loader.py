@@ -21,6 +21,7 @@ NUM_STEPS = 3
 
 def row(step: int, *, images: RowImages | None = None) -> Microbatch:
     return Microbatch(
+        num_tokens=4,
         input_ids=np.array([step, 2, 3, 0], dtype=np.int32),
         labels=np.array([2, 3, -100, -100], dtype=np.int32),
         position_ids=np.array([0, 1, 2, 0], dtype=np.int32),

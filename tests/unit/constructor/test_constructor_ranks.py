@@ -1,16 +1,16 @@
 """Who receives what: slices, shared arrays, markers, counts."""
 
-import itertools
 import json
 
 import numpy as np
 import pytest
 
-from msd.constructor import DataConstructor, zigzag_positions
+from msd.constructor import DataConstructor
 from msd.core.batch import RankBatch
 from msd.core.mesh import Mesh
 from msd.core.plan import StepPlan
 from msd.core.sample import Sample, SampleId
+from msd.core.stages import Stages
 from msd.errors import PlanError
 from msd.testing.plans import Placed, plan_by_hand
 
@@ -36,30 +36,6 @@ def all_batches(plan: StepPlan) -> list[RankBatch]:
     constructor = DataConstructor(pad_token_id=0)
     assembled = [constructor.build(plan, bucket, sample_of) for bucket in range(plan.num_buckets)]
     return [constructor.rank_batch(assembled[plan.bucket_of(rank)], plan, rank) for rank in range(plan.mesh.world_size)]
-
-
-def test_two_documents_of_length_8_are_sliced_as_the_contract_says():
-    held = zigzag_positions(np.array([0, 8, 16], dtype=np.int32), 2)
-    assert held.tolist() == [[0, 1, 6, 7, 8, 9, 14, 15], [2, 3, 4, 5, 10, 11, 12, 13]]
-
-
-def test_one_document_over_the_whole_row_gives_the_unpacked_chunks():
-    held = zigzag_positions(np.array([0, 16], dtype=np.int32), 4)
-    assert held.tolist() == [[0, 1, 14, 15], [2, 3, 12, 13], [4, 5, 10, 11], [6, 7, 8, 9]]
-
-
-@pytest.mark.parametrize("degree", [1, 2, 3, 4])
-def test_ranks_hold_every_position_once_in_equal_shares_of_every_document(degree):
-    starts = np.cumsum([0, 2 * degree, 6 * degree, 0, 4 * degree]).astype(np.int32)
-    held = zigzag_positions(starts, degree)
-    assert sorted(held.ravel().tolist()) == list(range(12 * degree))
-    for first, last in itertools.pairwise(starts):
-        assert ((held >= first) & (held < last)).sum(axis=1).tolist() == [(last - first) // degree] * degree
-
-
-def test_an_extent_that_does_not_divide_is_refused_with_the_number_to_set():
-    with pytest.raises(PlanError, match="document_multiple to a multiple of 4"):
-        zigzag_positions(np.array([0, 6, 16], dtype=np.int32), 2)
 
 
 def test_slices_take_the_same_positions_of_every_field_and_keep_the_rows_boundaries():
@@ -121,6 +97,62 @@ def test_the_root_of_a_broadcast_over_the_slice_axis_holds_whole_rows():
     root, peer = all_batches(plan_of(Mesh.of(dp=1, cp=2), slice_axis="cp", broadcast=("cp",)))
     assert root.microbatches[0].input_ids.shape == (16,)
     assert peer.markers[0].root == 0
+
+
+def test_pipeline_stages_get_what_they_need_and_share_it():
+    mesh = Mesh.of(pp=3, dp=1, tp=2)
+    fields_P = tuple(Stages().fields_of(pp, 3) for pp in range(3))
+    whole = all_batches(plan_of(mesh))[0]
+    batches = all_batches(plan_of(mesh, fields_P=fields_P))
+    present = [
+        {name for name in TOKEN_FIELDS if getattr(batches[rank].microbatches[0], name) is not None} for rank in range(6)
+    ]
+    first, last = {"input_ids", "position_ids", "segment_ids"}, {"labels", "loss_mask"}
+    assert present == [first, first, set(), set(), last, last]
+    for batch in batches:
+        assert (batch.num_valid_tokens, batch.sample_ids) == (whole.num_valid_tokens, whole.sample_ids)
+        for row, full in zip(batch.microbatches, whole.microbatches, strict=True):
+            assert (row.num_tokens, row.max_seqlen) == (full.num_tokens, full.max_seqlen)
+            assert row.cu_seqlens_padded.tolist() == full.cu_seqlens_padded.tolist()
+    middle, held = batches[2].microbatches[0], batches[4].microbatches[0]
+    assert (middle.num_valid_tokens, middle.images) == (None, None)
+    assert held.num_valid_tokens == whole.microbatches[0].num_valid_tokens
+    assert middle.nbytes < held.nbytes < batches[0].microbatches[0].nbytes < whole.microbatches[0].nbytes
+
+
+def test_a_marker_names_the_fields_that_its_stage_will_receive():
+    fields_P = tuple(Stages().fields_of(pp, 2) for pp in range(2))
+    batches = all_batches(plan_of(Mesh.of(pp=2, dp=1, tp=2), fields_P=fields_P, broadcast=("tp",)))
+    boundaries = {"cu_seqlens", "cu_seqlens_padded"}
+    assert set(batches[1].markers[0].shapes) == {"input_ids", "position_ids", "segment_ids", *boundaries}
+    assert set(batches[3].markers[0].shapes) == {"labels", "loss_mask", *boundaries}
+    assert batches[3].markers[0].root == 2
+
+
+def test_ranks_of_one_key_receive_the_same_and_others_do_not():
+    mesh = Mesh.of(pp=2, dp=2, cp=2, tp=2)
+    fields_P = tuple(Stages().fields_of(pp, 2) for pp in range(2))
+    plan = plan_of(mesh, slice_axis="cp", fields_P=fields_P, broadcast=("tp",))
+    keys = [plan.share_key(rank) for rank in range(16)]
+    # Buckets, slices, stages, and a root apart from the one that it feeds.
+    assert len(set(keys)) == 16
+    open_plan = plan_of(mesh, slice_axis="cp")
+    keys = [open_plan.share_key(rank) for rank in range(16)]
+    assert len(set(keys)) == 4
+    batches = all_batches(open_plan)
+    for rank, key in enumerate(keys):
+        twin = keys.index(key)
+        assert batches[rank].microbatches[0].input_ids is batches[twin].microbatches[0].input_ids
+
+
+def test_head_and_tail_of_every_sequence_are_one_slice():
+    whole = all_batches(plan_of(Mesh.of(dp=1)))[0]
+    sliced = all_batches(plan_of(Mesh.of(dp=1, cp=2), slice_axis="cp", slice_method="headtail"))
+    positions = [[0, 1, 2, 3, 12, 13, 14, 15], [4, 5, 6, 7, 8, 9, 10, 11]]
+    for cp, batch in enumerate(sliced):
+        for row, full in zip(batch.microbatches, whole.microbatches, strict=True):
+            for name in TOKEN_FIELDS:
+                assert getattr(row, name).tolist() == getattr(full, name)[positions[cp]].tolist(), name
 
 
 def test_progress_travels_as_canonical_json():

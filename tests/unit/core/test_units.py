@@ -36,7 +36,7 @@ def row(length, labelled):
     edges = np.array([0, length], dtype=np.int32)
     return Microbatch(
         input_ids=column, labels=column, position_ids=column, segment_ids=column, loss_mask=mask, cu_seqlens=edges,
-        cu_seqlens_padded=edges, max_seqlen=length,
+        cu_seqlens_padded=edges, max_seqlen=length, num_tokens=length,
     )  # fmt: skip
 
 
