@@ -107,6 +107,7 @@ class DataConstructor:
             num_valid_tokens=sum(row.num_valid_tokens or 0 for row in held),
             global_num_valid_tokens=plan.global_num_valid_tokens,
             sequence_length=plan.sequence_length,
+            slice_method=None if plan.slice_of(rank) is None else plan.slice_method,
             markers=[] if root == rank else [BatchMarker(root=root, shapes=_shapes(row)) for row in received],
             progress=assembled.progress,
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from msd.core.arrays import Float32Array, Int32Array, UInt8Array
+from msd.core.slices import SliceMethod
 
 IGNORE_INDEX = -100
 """Label of a position that is not learned, as in `torch.nn.functional.cross_entropy`."""
@@ -106,6 +107,8 @@ class RankBatch:
     """Labelled positions of the step, each (dp, cp) coordinate counted once: the denominator of the loss."""
     sequence_length: int
     """Tokens of a sequence: a whole row reshapes to [sequences, sequence_length]."""
+    slice_method: SliceMethod | None = None
+    """How the slice of each row that this rank holds is cut; None when it holds whole rows."""
     generation: int = 0
     markers: list[BatchMarker] = field(default_factory=list)
     """One a microbatch, when a `broadcast` axis says that another rank fetches; else empty."""

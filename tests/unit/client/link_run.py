@@ -87,7 +87,7 @@ def contents(batch: RankBatch) -> list[object]:
     markers: list[BatchMarker] = batch.markers
     return [
         batch.step, batch.rank, batch.generation, batch.sample_ids, batch.num_valid_tokens,
-        batch.global_num_valid_tokens, batch.sequence_length, batch.progress, markers, rows,
+        batch.global_num_valid_tokens, batch.sequence_length, batch.slice_method, batch.progress, markers, rows,
     ]  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def sent(encoded, rank=0):
         make_batch(0, microbatches=[make_row(1, images=False)], sample_ids=[], progress=""),
         make_batch(1, microbatches=[]),
         make_batch(9, progress='{"source": "Füße — 文"}', sample_ids=[SampleId("文", 2**62, 3)]),
-        make_batch(2, microbatches=sliced(make_row(4, tokens=48, documents=3), 2)),
+        make_batch(2, microbatches=sliced(make_row(4, tokens=48, documents=3), 2), slice_method="zigzag"),
         make_batch(5, microbatches=[without(make_row(7), "labels", "loss_mask"), make_row(8)]),
         make_batch(6, microbatches=[without(make_row(9, images=True), *TOKEN_FIELDS, "images")]),
     ],

@@ -97,6 +97,14 @@ def test_the_root_of_a_broadcast_over_the_slice_axis_holds_whole_rows():
     root, peer = all_batches(plan_of(Mesh.of(dp=1, cp=2), slice_axis="cp", broadcast=("cp",)))
     assert root.microbatches[0].input_ids.shape == (16,)
     assert peer.markers[0].root == 0
+    assert (root.slice_method, peer.slice_method) == (None, None)
+
+
+@pytest.mark.parametrize("method", ["zigzag", "headtail"])
+def test_a_rank_is_told_how_its_slices_are_cut(method):
+    batches = all_batches(plan_of(Mesh.of(dp=1, cp=2), slice_axis="cp", slice_method=method))
+    assert [batch.slice_method for batch in batches] == [method] * 2
+    assert all_batches(plan_of(Mesh.of(dp=1)))[0].slice_method is None
 
 
 def test_pipeline_stages_get_what_they_need_and_share_it():
