@@ -124,9 +124,7 @@ def _tokens_by_source(batch: "RankBatch") -> Counter[str]:
 
 
 def _print_streamed(config: "Config", streamed: dict[str, Any]) -> None:
-    from msd.cli.survey import targets
-
-    wanted = targets(config, streamed["steps"])
+    wanted = {name: weight / sum(config.weights.values()) for name, weight in config.weights.items()}
     rows = [
         (name, output.percent(wanted[name]), output.percent(tokens / streamed["tokens"]), output.count(tokens))
         for name, tokens in streamed["tokens_by_source"].items()

@@ -77,11 +77,12 @@ def plan(
 def print_outlook(config: "Config", outlook: "Outlook") -> None:
     """Print what is drawn of each source, how far that uses it up, and the figures of the steps."""
     unit = config.mixture.unit
+    counted = unit.replace("_", " ")
     output.print_table(
         f"drawn in {outlook.num_steps} steps",
         ("source", "target", "drawn", "off by", "tokens", "samples"),
         [_drawn(source, unit) for source in outlook.sources],
-        caption=f"target, drawn: share of the {unit}, by weight and as planned; off by: percentage points between them",
+        caption=f"target, drawn: share of the {counted}, by weight and as planned; off by: percentage points",
     )
     output.print_table(
         "how far that uses the sources up",
@@ -98,7 +99,7 @@ def print_outlook(config: "Config", outlook: "Outlook") -> None:
 
 
 def _drawn(source: "SourceOutlook", unit: str) -> tuple[object, ...]:
-    share = source.token_share if unit == "tokens" else source.sample_share
+    share = source.share(unit)
     return (
         source.name,
         output.percent(source.target),

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from msd.config import Config
     from msd.core.index import BlockTable
     from msd.core.order import SourceOrder
+    from msd.core.state import StateDict
     from msd.loader.loader import SourceLoader
+    from msd.planner.mixture.schedule import MixtureSchedule
 
 _MEANS = ("fill", "imbalance", "imbalance_floor", "lockstep", "lockstep_floor", "packed_imbalance", "packed_lockstep")
 
@@ -31,6 +33,8 @@ class SourceOutlook:
     tokens: int
     samples: int
     token_share: float
+    loss_token_share: float
+    """Of the positions that carry a label."""
     sample_share: float
     rows_used: int
     """Rows of its sequence up to the last one that was placed."""
@@ -43,6 +47,11 @@ class SourceOutlook:
     def epochs(self) -> float:
         """Passes over the source by the last step."""
         return self.rows_used / self.rows_per_epoch if self.rows_per_epoch else 0.0
+
+    def share(self, unit: str) -> float:
+        """Return the share that was drawn, in the mixture's unit."""
+        shares = {"tokens": self.token_share, "loss_tokens": self.loss_token_share, "samples": self.sample_share}
+        return shares[unit]
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON-able values."""
@@ -84,7 +93,12 @@ class Outlook:
 class Tally:
     """Adds plans up."""
 
+    schedule: "MixtureSchedule"
+    position: "StateDict"
+    """Of the run before the next plan."""
     plans: int = 0
+    targets: dict[str, float] = field(default_factory=dict)
+    """Shares by the weights, summed over the plans."""
     sums: dict[str, float] = field(default_factory=dict)
     max_imbalance: float = 0.0
     max_row_tokens: int = 0
@@ -92,6 +106,7 @@ class Tally:
     seconds: list[float] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
+    loss_tokens: dict[str, int] = field(default_factory=dict)
     samples: dict[str, int] = field(default_factory=dict)
     rows_used: dict[str, int] = field(default_factory=dict)
 
@@ -106,17 +121,33 @@ class Tally:
         self.flops += [] if report.step_flops is None else [report.step_flops]
         self.seconds += [] if report.predicted_step_s is None else [report.predicted_step_s]
         self.notes |= dict.fromkeys(plan.notes)
+        for name, share in self._next_targets().items():
+            self.targets[name] = self.targets.get(name, 0.0) + share
+        self.position = plan.progress
         for counted, step in ((self.tokens, report.tokens_by_source), (self.samples, report.samples_by_source)):
             for name, number in step.items():
                 counted[name] = counted.get(name, 0) + number
         for number, name in enumerate(plan.source_names):
-            ordinal_D = plan.ordinal_D[plan.source_D == number]
+            drawn_D = plan.source_D == number
+            ordinal_D = plan.ordinal_D[drawn_D]
+            self.loss_tokens[name] = self.loss_tokens.get(name, 0) + int(plan.num_valid_D[drawn_D].sum())
             if len(ordinal_D):
                 self.rows_used[name] = max(self.rows_used.get(name, 0), int(ordinal_D.max()) + 1)
 
     def share(self, counted: Mapping[str, int], name: str) -> float:
         """Return the share of one source in what was counted."""
         return counted.get(name, 0) / max(1, sum(counted.values()))
+
+    def target(self, name: str) -> float:
+        """Return the share of one source by the weights, averaged over the plans; before any, that of the first."""
+        return self.targets[name] / self.plans if self.plans else self._next_targets()[name]
+
+    def _next_targets(self) -> dict[str, float]:
+        """Return the shares by the weights in the next step, on the mean of its parts."""
+        clock = self.schedule.clock
+        first = clock.count(self.position)
+        parts = [self.schedule.shares(first + part) for part in range(clock.ticks_per_step)]
+        return dict(zip(self.schedule.names, np.mean(parts, axis=0).tolist(), strict=True))
 
     def mean(self, name: str) -> float:
         """Return the mean of a figure over the plans."""
@@ -164,16 +195,16 @@ def survey(
     orders = build_orders(config, tables)
     loaders = build_loaders(config, orders)
     watched = {name: _Watched(loader) for name, loader in loaders.items()}
-    tally = Tally()
     try:
-        for plan in plan_steps(build_planner(config, orders), watched, steps=steps):  # type: ignore[arg-type]
+        planner = build_planner(config, orders)
+        tally = Tally(planner.strategy.mix.schedule, planner.state_dict())
+        for plan in plan_steps(planner, watched, steps=steps):  # type: ignore[arg-type]
             tally.add(plan)
             if on_plan is not None:
                 on_plan(plan)
     finally:
         for loader in loaders.values():
             loader.close()
-    target = targets(config, tally.plans)
     return Outlook(
         num_steps=tally.plans,
         asked_steps=steps,
@@ -189,7 +220,6 @@ def survey(
                 name,
                 orders[name],
                 orders[name].total_ordinals(config.max_epochs(name)),
-                target[name],
                 tally,
                 watched[name].undelivered(tally.rows_used.get(name, 0)),
             )
@@ -198,27 +228,19 @@ def survey(
     )
 
 
-def targets(config: "Config", num_steps: int) -> dict[str, float]:
-    """Return the share that the weights give each source, averaged over the first steps."""
-    from msd.planner.mixture.schedule import MixtureSchedule
-
-    schedule = MixtureSchedule.of(tuple(config.sources), config.mixture)
-    sums = np.mean([schedule.shares(step) for step in range(max(1, num_steps))], axis=0)
-    return dict(zip(schedule.names, sums.tolist(), strict=True))
-
-
 def _outlook(
-    name: str, order: "SourceOrder", total: int | None, target: float, tally: Tally, undelivered: dict[str, int]
+    name: str, order: "SourceOrder", total: int | None, tally: Tally, undelivered: dict[str, int]
 ) -> SourceOutlook:
     used = tally.rows_used.get(name, 0)
     return SourceOutlook(
         name=name,
         rows_per_epoch=order.rows_per_epoch,
         total_rows=total,
-        target=target,
+        target=tally.target(name),
         tokens=tally.tokens.get(name, 0),
         samples=tally.samples.get(name, 0),
         token_share=tally.share(tally.tokens, name),
+        loss_token_share=tally.share(tally.loss_tokens, name),
         sample_share=tally.share(tally.samples, name),
         rows_used=used,
         ends_at_step=None if total is None or not used else -(-total * tally.plans // used),
