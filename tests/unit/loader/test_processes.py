@@ -149,18 +149,24 @@ def test_many_threads_may_use_them_at_once(processes):
             assert plain(found) == expected
 
 
-def test_what_ends_a_run_is_raised_as_it_was(processes):
-    class Unreachable(SourceError):
+def test_what_ends_a_run_is_raised_as_in_a_thread(processes):
+    class NoLicence(EngineError):
         pass
 
-    def fails(sample):
-        raise Unreachable("the store does not answer")
+    def unreachable(sample):
+        raise SourceError("the store does not answer")
 
-    how = recipe(fails, source="store")
-    for _ in range(2):
-        with pytest.raises(SourceError) as found:
-            in_processes(how, processes).apply([(0, {})])
-        assert str(found.value) == "sources.store.transforms[0] function: the store does not answer"
+    def refuses(sample):
+        raise NoLicence("no seat is free")
+
+    for function, kind in ((unreachable, SourceError), (refuses, EngineError)):
+        how = recipe(function, source=function.__name__)
+        with pytest.raises(kind) as expected:
+            how.build().apply([(0, {})])
+        for _ in range(2):
+            with pytest.raises(kind) as found:
+                in_processes(how, processes).apply([(0, {})])
+            assert str(found.value) == str(expected.value)
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
