@@ -202,6 +202,8 @@ def build_planner(config: PipelineConfig, orders: Mapping[str, SourceOrder], mes
                 for module, cost in config.cost.items()
             },
             broadcast=tuple(config.broadcast),
+            stages=config.stages,
+            fields_by_stage=config.fields_by_stage,
             strategy=strategy,
         )
     )

@@ -1,6 +1,7 @@
 """`msd preview CONFIG`: the rows of one step as a rank will be trained on them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,7 +86,9 @@ def batch_of(config: "Config", tables: "dict[str, BlockTable]", step: int, rank:
             slab = loaders[name].fetch(ids)
             samples |= {sample_id: slab.sample(sample_id) for sample_id in ids}
         constructor = build_constructor(config)
-        return plan, constructor.rank_batch(constructor.build(plan, bucket, samples.__getitem__), plan, rank)
+        # A row is shown whole, also where the rank's pipeline stages would get less of it.
+        shown = replace(plan, fields_P=None)
+        return plan, constructor.rank_batch(constructor.build(plan, bucket, samples.__getitem__), shown, rank)
     finally:
         for loader in loaders.values():
             loader.close()

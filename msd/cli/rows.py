@@ -22,23 +22,27 @@ def described(row: "Microbatch", ids: "list[SampleId]", decode: "Decode") -> lis
     """Return every document of a row: whose it is, where it lies, what it says.
 
     Args:
-        row: A microbatch.
+        row: A microbatch with all its fields.
         ids: (source, ordinal, part) of its documents.
         decode: Source and token ids to text.
     """
+    input_ids, segment_ids, loss_mask = row.input_ids, row.segment_ids, row.loss_mask
+    assert input_ids is not None
+    assert segment_ids is not None
+    assert loss_mask is not None
     documents = []
     starts, lengths = row.cu_seqlens_padded.tolist(), (row.cu_seqlens[1:] - row.cu_seqlens[:-1]).tolist()
     for number, ((source, ordinal, part), length) in enumerate(zip(ids, lengths, strict=False)):
-        held = row.segment_ids == number + 1
-        tokens = row.input_ids[held]
-        placeholders = _num_placeholders(row, number)
+        held = segment_ids == number + 1
+        tokens = input_ids[held]
+        placeholders = _num_placeholders(row, number, tokens)
         documents.append(
             {
                 "id": [source, ordinal, part],
                 "start": starts[number],
                 "tokens": length,
                 "padding": starts[number + 1] - starts[number] - length,
-                "trained": int(row.loss_mask[held].sum()),
+                "trained": int(loss_mask[held].sum()),
                 "image_tokens": placeholders,
                 "text": decode(source, tokens[placeholders:].tolist()),
             }
@@ -112,13 +116,11 @@ def _by_document(row: "Microbatch", merge: int) -> dict[int, list[Any]]:
     return found
 
 
-def _num_placeholders(row: "Microbatch", document: int) -> int:
+def _num_placeholders(row: "Microbatch", document: int, tokens: Any) -> int:
     """Return how many tokens stand before the first that may be learned in a document that owns images."""
     if row.images is None or document not in row.images.owner:
         return 0
-    held = row.segment_ids == document + 1
-    first = row.input_ids[held][0]
-    run = (row.input_ids[held] != first).argmax()
+    run = (tokens != tokens[0]).argmax()
     return int(run)
 
 

@@ -10,9 +10,11 @@ import msgspec
 
 from msd.config.decode import decode
 from msd.config.doors import as_dict, decode_sources, merged, merged_mesh, merged_sources, normalised
+from msd.core.axes import AXES, SPLIT_DP
 from msd.core.checks import check_range, own_path
 from msd.core.config import ConfigStruct, unknown_key
-from msd.core.mesh import AXES, Mesh
+from msd.core.mesh import Mesh
+from msd.core.stages import Stages
 from msd.cost.config import CostConfig, TransformerCost
 from msd.errors import ConfigError
 from msd.loader.config import SourceConfig
@@ -100,6 +102,8 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
     """Axes along which only the rank at coordinate 0 fetches."""
     fields_by_stage: bool = False
     """True: the first, middle and last pipeline stages get only the fields they need."""
+    stages: Stages = Stages()
+    """How pipeline stages lie on the ranks of `pp`."""
     loaders: int | Literal["auto"] | dict[str, int] = "auto"
     """Loaders per source. Never changes what is delivered."""
     constructors: int | Literal["auto"] = "auto"
@@ -136,7 +140,7 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
         if self.batch.document_multiple != "auto":
             return self.batch.document_multiple
         mesh = self.place
-        multiple = 2 * mesh.size("cp") if mesh.size("cp") > 1 else 1
+        multiple = 2 * mesh.size("cp") if mesh.size("cp") > 1 and self.batch.slice != "headtail" else 1
         return multiple * (mesh.size("tp") if self.batch.sequence_parallel else 1)
 
     @property
@@ -206,8 +210,6 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
         _check_strategy(self.strategy)
         mesh = self.place
         self._check_mixture()
-        if self.fields_by_stage:
-            raise ConfigError("fields_by_stage: true is not supported by this release; every rank gets all fields")
         if isinstance(self.loaders, dict):
             _check_names(self.loaders, self.sources, "loaders")
         loaders = self.loaders.values() if isinstance(self.loaders, dict) else [self.loaders]
@@ -236,10 +238,10 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
                 "batch.global_batch_size"
             )
         for axis in self.broadcast:
-            if axis not in AXES:
-                raise ConfigError(unknown_key(axis, list(AXES), "broadcast"))
-            if axis == "dp":
-                raise ConfigError("broadcast: [dp] would give every rank the same data; use tp, cp or pp")
+            if axis not in (*AXES, *mesh.as_dict()):
+                raise ConfigError(unknown_key(axis, list(mesh.as_dict()), "broadcast"))
+            if axis in ("dp", *SPLIT_DP):
+                raise ConfigError(f"broadcast: [{axis}] would give every rank the same data; use tp, cp or pp")
         multiple = self.document_multiple
         if self.batch.sequence_length % multiple:
             raise ConfigError(
@@ -247,6 +249,11 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
                 f"{multiple}; set it to {max(1, self.batch.sequence_length // multiple) * multiple}"
             )
         cp = mesh.size("cp")
+        if cp > 1 and self.batch.slice == "headtail" and self.batch.sequence_length % (2 * cp):
+            raise ConfigError(
+                f"batch.sequence_length {self.batch.sequence_length} must be a multiple of 2 * cp = {2 * cp} for "
+                f"batch.slice: headtail; set it to {-(-self.batch.sequence_length // (2 * cp)) * 2 * cp}"
+            )
         if cp > 1 and self.batch.slice == "zigzag" and multiple % (2 * cp):
             raise ConfigError(
                 f"batch.document_multiple {multiple} must be a multiple of 2 * cp = {2 * cp} to slice documents for "

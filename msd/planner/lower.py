@@ -10,6 +10,7 @@ import numpy as np
 from msd.core.arrays import Float64Array, Int64Array
 from msd.core.mesh import Mesh
 from msd.core.plan import PlanReport, StepPlan
+from msd.core.slices import SliceMethod
 from msd.core.state import StateDict
 from msd.planner.dgraph import Strategy
 from msd.planner.floors import capped_imbalance_floor, imbalance_floor, lockstep_floor
@@ -17,6 +18,8 @@ from msd.planner.piece import Piece
 from msd.planner.primitives.balance import Balance, balance
 from msd.planner.primitives.cost import scaled
 from msd.planner.primitives.layout import Grid, Layout, packed_layout
+from msd.planner.primitives.objective import pipeline_time
+from msd.planner.settings import PlannerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,6 +50,22 @@ class Place:
     consumers_B: tuple[tuple[int, ...], ...]
     num_microbatches: int
     slice_axis: str | None
+    slice_method: SliceMethod
+    fields_P: tuple[tuple[str, ...], ...] | None
+
+    @classmethod
+    def of(cls, settings: PlannerSettings, strategy: Strategy) -> "Place":
+        """Return the ranks that a strategy feeds, and what each of them receives."""
+        tree, batch = strategy.tree, settings.batch
+        is_sliced = batch.slice != "none" and tree.mesh.size("cp") > 1 and strategy.distribute.slices_rows
+        return cls(
+            mesh=tree.mesh,
+            consumers_B=strategy.distribute.consumers(tree),
+            num_microbatches=settings.num_microbatches,
+            slice_axis="cp" if is_sliced else None,
+            slice_method="headtail" if batch.slice == "headtail" else "zigzag",
+            fields_P=tree.fields_by_stage if settings.fields_by_stage else None,
+        )
 
 
 def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
@@ -57,6 +76,7 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
         num_microbatches=place.num_microbatches,
         sequences_per_row=pack.num_sequences // (len(place.consumers_B) * place.num_microbatches),
         sequence_length=pack.sequence_length,
+        num_stages=place.mesh.size("pp"),
     )
     ends = np.cumsum([len(sequence) for sequence in membership.sequences]).tolist()
     sequences = [list(range(end - len(s), end)) for s, end in zip(membership.sequences, ends, strict=True)]
@@ -82,6 +102,8 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
         consumers_B=place.consumers_B,
         broadcast=strategy.broadcast,
         slice_axis=place.slice_axis,
+        slice_method=place.slice_method,
+        fields_P=place.fields_P,
         source_names=membership.source_names,
         source_D=columns[:, 0].astype(np.int32),
         ordinal_D=columns[:, 1],
@@ -171,8 +193,8 @@ def _predicted_step_s(
 ) -> float | None:
     """Return seconds of a step in which all ranks meet in every slot, or None without FLOP/s for every module.
 
-    A row's work is shared by the ranks that receive it. With pipeline stages a slot takes as long as one stage, and the
-    pipeline fills and drains once: sum over slots of t plus (stages - 1) * max t, exact for stages of equal work.
+    A row's work is shared by the ranks that receive it: with pipeline stages, equally, in a 1F1B schedule whose slots
+    take as long as their slowest row.
     """
     speeds = [op.flops_per_s for op in strategy.costs]
     if not speeds or not _all_flops(strategy) or any(speed is None for speed in speeds):
@@ -182,7 +204,8 @@ def _predicted_step_s(
     for op in strategy.costs:
         seconds_MB += layout.total_MB(cost_by_module[op.module]) / ((op.flops_per_s or 0.0) * ranks)
     slowest_M = seconds_MB.max(axis=1)
-    return float(slowest_M.sum() + (place.mesh.size("pp") - 1) * slowest_M.max())
+    num_stages = place.mesh.size("pp")
+    return float(num_stages * pipeline_time(slowest_M, num_stages))
 
 
 def _excess(cost_MB: Float64Array) -> float:

@@ -61,12 +61,7 @@ class Planner:
         """Why the run ended and what stayed undelivered, once `plan` has returned None."""
         self._terms = tuple(sorted(settings.sources, key=lambda terms: terms.name))
         self._names = tuple(terms.name for terms in self._terms)
-        self._place = Place(
-            mesh=settings.mesh,
-            consumers_B=self.strategy.distribute.consumers(self.strategy.tree),
-            num_microbatches=settings.num_microbatches,
-            slice_axis="cp" if settings.mesh.size("cp") > 1 and settings.batch.slice == "zigzag" else None,
-        )
+        self._place = Place.of(settings, self.strategy)
         self._geometry = geometry_of(settings, self.strategy.pack)
         self._error: MsdError | None = None
         self._restart(self._new_intakes(), self._new_mixer([0] * len(self._names)), carry=(), step=0)

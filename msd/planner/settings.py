@@ -1,11 +1,12 @@
 """What a planner is told once, when it is built."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from msd.core.cost import CostFunction
 from msd.core.mesh import Mesh
+from msd.core.stages import Stages
 from msd.planner.config import BalanceConfig, BatchConfig, MixtureConfig
 
 
@@ -40,5 +41,8 @@ class PlannerSettings:
     cost: Mapping[str, CostFunction]
     """`backbone`, and `encoder` where images are costed apart."""
     broadcast: tuple[str, ...] = ()
+    stages: Stages = field(default_factory=Stages)
+    fields_by_stage: bool = False
+    """Pipeline stages get only the fields that they need."""
     strategy: Callable[..., Any] | None = None
     """None is the default strategy."""

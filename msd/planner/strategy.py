@@ -36,7 +36,12 @@ def default_strategy(graph: DGraph, context: StrategyContext) -> DGraph:
     for module, function in context.cost.items():
         graph = graph.cost(function, module)
     if context.balance.method != "none":
-        graph = graph.balance(context.balance.method, context.balance.across, min_gain=context.balance.min_gain)
+        graph = graph.balance(
+            context.balance.method,
+            context.balance.across,
+            min_gain=context.balance.min_gain,
+            objective=context.balance.objective,
+        )
     for axis in context.broadcast:
         graph = graph.broadcast_at(axis)
     return graph
@@ -78,7 +83,7 @@ def compile_strategy(settings: PlannerSettings) -> Strategy:
         broadcast=settings.broadcast,
     )
     try:
-        graph = function(DGraph.over(ClientPlaceTree(settings.mesh)), context)
+        graph = function(DGraph.over(ClientPlaceTree(settings.mesh, settings.stages)), context)
         strategy = graph.plan() if isinstance(graph, DGraph) else graph
     except MsdError:
         raise
@@ -87,6 +92,11 @@ def compile_strategy(settings: PlannerSettings) -> Strategy:
     if not isinstance(strategy, Strategy):
         raise ConfigError(
             f"{called} must return the graph it was given, made longer; it returned {type(graph).__name__}"
+        )
+    if settings.fields_by_stage and "pp" in strategy.broadcast:
+        raise ConfigError(
+            "broadcast_at('pp') has the first stage fetch for the others, which fields_by_stage gives other fields; "
+            "leave one of the two out"
         )
     pack, rows = strategy.pack, len(strategy.distribute.consumers(strategy.tree)) * settings.num_microbatches
     if pack.num_sequences % rows:

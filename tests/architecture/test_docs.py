@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from msd.config import CheckpointConfig, PipelineConfig, RuntimeConfig, parse_config
+from msd.core.stages import Stages
 from msd.cost.config import CostConfig
 from msd.loader.config import OnErrorConfig, OnStallConfig, SourceConfig
 from msd.loader.transforms.config import TransformConfig
@@ -24,7 +25,8 @@ SECTIONS = {
     "Top level": PipelineConfig, "sources": SourceConfig, "shuffle": ShuffleConfig, "on_error": OnErrorConfig,
     "on_stall": OnStallConfig, "mixture": MixtureConfig, "group": GroupConfig,
     "schedule": StageConfig, "feedback": FeedbackConfig, "batch": BatchConfig,
-    "packing": PackingConfig, "balance": BalanceConfig, "runtime": RuntimeConfig, "checkpoint": CheckpointConfig,
+    "packing": PackingConfig, "stages": Stages,
+    "balance": BalanceConfig, "runtime": RuntimeConfig, "checkpoint": CheckpointConfig,
 }  # fmt: skip
 SECTIONS |= {f"kind: {kind.__struct_config__.tag}": kind for kind in typing.get_args(TransformConfig)}
 SECTIONS |= {f"cost kind: {kind.__struct_config__.tag}": kind for kind in typing.get_args(CostConfig)}

@@ -40,8 +40,9 @@ class BatchConfig(ConfigStruct, frozen=True, kw_only=True):
     pad_token_id: int = 0
     last: Literal["drop", "pad", "repeat_tail"] = "drop"
     """The last step of finite data: left out, filled with empty sequences, or filled with its own samples again."""
-    slice: Literal["zigzag", "none"] = "zigzag"
-    """With cp > 1: each rank gets its slice, or the whole row for a trainer that slices itself."""
+    slice: Literal["zigzag", "headtail", "none"] = "zigzag"
+    """With cp > 1: each rank gets its slice of every document, its slice of every sequence, or the whole row for a
+    trainer that slices itself; see `msd.core.slices`."""
 
     def __post_init__(self) -> None:
         if self.sequence_length < 2:

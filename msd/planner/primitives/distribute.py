@@ -1,11 +1,9 @@
-"""Over which axis of the mesh the sequences of a step are spread."""
+"""Over which ranks of the mesh the sequences of a step are spread."""
 
 from dataclasses import dataclass
 
 from msd.errors import ConfigError
-from msd.planner.place_tree import ClientPlaceTree
-
-AXES = ("dp",)
+from msd.planner.place_tree import BUCKET_AXES, ClientPlaceTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,11 +11,18 @@ class Distribute:
     """Op of a graph: one bucket for every `group_size` neighbouring coordinates of an axis."""
 
     axis: str
+    """`dp`: a bucket for each data-parallel coordinate, whose rows context-parallel ranks slice. `cp`: one for each
+    (dp, cp) coordinate, with rows of their own. `world`: one for each rank."""
     group_size: int = 1
 
     def __post_init__(self) -> None:
-        if self.axis not in AXES:
-            raise ConfigError(f"distribute has no axis {self.axis!r}; the axes are {', '.join(AXES)}")
+        if self.axis not in BUCKET_AXES:
+            raise ConfigError(f"distribute: there is no axis {self.axis!r}; the axes are {', '.join(BUCKET_AXES)}")
+
+    @property
+    def slices_rows(self) -> bool:
+        """Whether context-parallel ranks receive the same rows, of which each may hold a slice."""
+        return self.axis == "dp"
 
     def consumers(self, tree: ClientPlaceTree) -> tuple[tuple[int, ...], ...]:
         """Return the ranks that receive each bucket."""

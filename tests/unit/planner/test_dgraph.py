@@ -4,9 +4,9 @@ from msd.core.mesh import Mesh
 from msd.errors import ConfigError
 from msd.planner.config import MixtureConfig
 from msd.planner.dgraph import DGraph
+from msd.planner.mixture.schedule import MixtureSchedule
 from msd.planner.place_tree import ClientPlaceTree
 from msd.planner.planner import Planner
-from msd.planner.mixture.schedule import MixtureSchedule
 from msd.planner.strategy import mix_and_pack
 from msd.testing.tables import LengthCost, feed_of, row, settings_of, steps_of
 
@@ -47,9 +47,9 @@ def test_a_graph_prints_as_it_was_written():
         (lambda: packed().cost(LengthCost()).cost(LengthCost()), "has a cost already"),
         (lambda: packed().distribute("dp").broadcast_at("dp"), "use another axis"),
         (lambda: packed().distribute("dp").broadcast_at("tp").broadcast_at("tp"), "stands twice"),
-        (lambda: packed().distribute("cp"), "the axes are dp"),
+        (lambda: packed().distribute("tp"), "there is no axis 'tp'; the axes are dp, cp, world"),
         (lambda: packed().distribute("dp", group_size=3), "groups of 3"),
-        (lambda: packed().distribute("dp").cost(LengthCost()).balance("zigzag"), "the methods are lpt, none"),
+        (lambda: packed().distribute("dp").cost(LengthCost()).balance("best"), "the methods are lpt, karmarkar_karp"),
         (lambda: packed().distribute("dp").cost(LengthCost()).balance(across=("rank",)), "bucket or microbatch"),
         (lambda: packed().cost(LengthCost(), module="decoder"), "the modules are backbone, encoder"),
     ],
