@@ -26,7 +26,7 @@ from msd.errors import (
 )
 
 if TYPE_CHECKING:
-    from msd.client import RankClient, torch
+    from msd.client import RankClient, layouts, torch
     from msd.config import Config, load_config
     from msd.core.plan import StepPlan
     from msd.look import init
@@ -55,6 +55,7 @@ __all__ = [
     "connect",
     "explain",
     "init",
+    "layouts",
     "load_config",
     "plan",
     "simulate",
@@ -68,6 +69,7 @@ _LAZY = {
     "StepPlan": ("msd.core.plan", "StepPlan"),
     "explain": ("msd.planner.explain", "explain"),
     "init": ("msd.look", "init"),
+    "layouts": ("msd.client.layouts", None),
     "load_config": ("msd.config", "load_config"),
     "simulate": ("msd.simulator", "simulate"),
     "torch": ("msd.client.torch", None),

@@ -2,17 +2,20 @@
 
 # T = tokens of a row, or of the rank's context-parallel slice of it. N = documents of the whole row.
 
+import copy
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
+import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from msd.client.client import RankClient
+from msd.client.layouts import Layout, layout_named
 from msd.core.batch import TOKEN_FIELDS, BatchMarker, Microbatch, RankBatch
 from msd.core.mesh import Mesh
 from msd.core.state import StateDict
@@ -86,16 +89,20 @@ class TorchBatch:
         """Return the batch in page-locked memory, from which copies to an accelerator overlap with computation."""
         return self._each(lambda tensor: tensor.pin_memory())
 
-    def _each(self, change: Any) -> "TorchBatch":
-        return replace(self, microbatches=[_changed(row, change) for row in self.microbatches])
+    def _each(self, change: Callable[[Any], Any]) -> "TorchBatch":
+        return replace(self, microbatches=_changed(self.microbatches, torch.Tensor, change))
 
 
 class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followed by mypy
-    """Iterates the steps of one rank as `TorchBatch`; also a dataset for `torch.utils.data.DataLoader`.
+    """Iterates the steps of one rank; also a dataset for `torch.utils.data.DataLoader`.
 
         with msd.start(config) as engine:
             for batch in msd.torch.DataLoader(engine, rank=0):
                 ...
+
+    An item is one step: a `TorchBatch`, or with `layout=` what that makes of the rank's batch, its arrays as tensors.
+    The named layouts make a list of the step's microbatches (`msd.layouts.LaidOutBatch`), each what that trainer feeds
+    to its model at once.
 
     Iterating again goes on where the rank stands. Inside `torch.utils.data.DataLoader` pass `batch_size=None,
     num_workers=0`. Ranks of one process share arrays: do not write into tensors in place.
@@ -106,6 +113,7 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
         address_or_engine: "str | HasClients | RankClient",
         rank: int | None = None,
         *,
+        layout: str | Layout | None = None,
         pin_memory: bool = False,
         device: Any = None,
         steps: int | None = None,
@@ -115,19 +123,22 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
         Args:
             address_or_engine: A running engine, its address, or a client of one of its ranks.
             rank: Of the trainer mesh; None takes the environment's `RANK`, as torchrun sets it.
+            layout: `megatron`, `megatron_packed`, `hf`, `flash`, `torchtitan`, `qwen`, or a function `(RankBatch) ->
+                anything`; see `msd.layouts`. None hands out `TorchBatch`.
             pin_memory: Hand out batches in page-locked memory.
             device: Move batches there.
             steps: Each iteration over the loader ends after so many steps; None goes on to the end of the run.
 
         Raises:
-            ConfigError: If the rank is not said or lies outside the mesh, nothing runs at the address, or memory is
-                to be pinned without an accelerator.
+            ConfigError: If the rank is not said or lies outside the mesh, nothing runs at the address, there is no such
+                layout, or memory is to be pinned without an accelerator.
         """
         super().__init__()
         if steps is not None and steps < 0:
             raise ConfigError(f"steps must be None or at least 0, got {steps}")
         if pin_memory and not torch.accelerator.is_available():
             raise ConfigError("pin_memory=True needs an accelerator; pass pin_memory=torch.accelerator.is_available()")
+        self._layout = None if layout is None else layout_named(layout)
         self._client = _connect(address_or_engine, rank)
         self._pin_memory = pin_memory
         self._device = device
@@ -143,7 +154,7 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
         """The trainer mesh of the run."""
         return self._client.mesh
 
-    def __iter__(self) -> Iterator[TorchBatch]:
+    def __iter__(self) -> Iterator[Any]:
         if get_worker_info() is not None:
             raise ConfigError(_WORKERS)
         return self._batches()
@@ -171,17 +182,22 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
     def __getstate__(self) -> NoReturn:
         raise ConfigError(_WORKERS)
 
-    def _batches(self) -> Iterator[TorchBatch]:
+    def _batches(self) -> Iterator[Any]:
         num_taken = 0
         while self._steps is None or num_taken < self._steps:
             try:
-                batch = TorchBatch.of(next(self._client))
+                batch = next(self._client)
             except StopIteration:
                 return
             num_taken += 1
-            if self._pin_memory:
-                batch = batch.pin_memory()
-            yield batch if self._device is None else batch.to(self._device, non_blocking=self._pin_memory)
+            yield self._placed(TorchBatch.of(batch) if self._layout is None else _laid_out(self._layout, batch))
+
+    def _placed(self, item: Any) -> Any:
+        if self._pin_memory:
+            item = _changed(item, torch.Tensor, lambda tensor: tensor.pin_memory())
+        if self._device is None:
+            return item
+        return _changed(item, torch.Tensor, lambda tensor: tensor.to(self._device, non_blocking=self._pin_memory))
 
 
 def _connect(target: "str | HasClients | RankClient", rank: int | None) -> RankClient:
@@ -233,7 +249,33 @@ def _tensors(row: Microbatch) -> dict[str, Any]:
     }
 
 
-def _changed(value: Any, change: Any) -> Any:
+def _laid_out(layout: Layout, batch: RankBatch) -> Any:
+    try:
+        return _changed(layout(batch), np.ndarray, _tensor)
+    except Exception as error:
+        name = getattr(layout, "__name__", repr(layout))
+        error.add_note(f"while layout {name} laid out step {batch.step} of rank {batch.rank}")
+        raise
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> Any:
+    """Return a tensor that shares the array's memory; arrays of other things than numbers stay as they are."""
+    return torch.from_numpy(array) if array.dtype.kind in "biufc" else array
+
+
+def _changed(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Return a copy of nested mappings, lists and tuples in which everything of one kind is changed."""
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, TorchBatch):
+        return replace(value, microbatches=_changed(value.microbatches, kind, change))
     if isinstance(value, dict):
-        return {name: _changed(item, change) for name, item in value.items()}
-    return change(value) if isinstance(value, torch.Tensor) else value
+        return {name: _changed(item, kind, change) for name, item in value.items()}
+    if isinstance(value, list):
+        changed = copy.copy(value)
+        changed[:] = [_changed(item, kind, change) for item in value]
+        return changed
+    if isinstance(value, tuple):
+        items = [_changed(item, kind, change) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value
