@@ -89,17 +89,13 @@ class MixtureSchedule:
         """
         return self._after(len(self.stages), count, [True] * len(self.names) if live_S is None else live_S)
 
-    def settled_until(self, count: int) -> int | None:
-        """Return the count up to which the shares stay what they are at `count`, None if for ever.
+    def next_turn(self, count: int) -> int | None:
+        """Return the next count after `count` where a stage starts or a ramp ends; None when shares stay as they are.
 
-        While they move it is the next count.
+        In between shares stay, or move linearly.
         """
-        for stage in reversed(self.stages):
-            if stage.start <= count < stage.start + stage.ramp:
-                return count + 1
-            if stage.start <= count:
-                break
-        return min((stage.start for stage in self.stages if stage.start > count), default=None)
+        turns = (turn for stage in self.stages for turn in (stage.start, stage.start + stage.ramp))
+        return min((turn for turn in turns if turn > count), default=None)
 
     def _after(self, num_stages: int, count: int, live_S: Sequence[bool]) -> tuple[float, ...]:
         while num_stages and self.stages[num_stages - 1].start > count:
