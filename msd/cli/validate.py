@@ -134,8 +134,8 @@ def _checked(config: "Config", num_rows: int) -> tuple[list[SourceCheck], list[s
 def _only(config: "Config", names: list[str]) -> "Config":
     """Return the configuration with some of its sources."""
     gone = {name: None for name in config.sources if name not in names}
-    mixture = {"weights": None, "schedule": [], "repetitions": None, "on_exhausted": None}
-    return config.replace(sources=gone, mixture=mixture, loaders="auto")
+    nothing: dict[str, Any] = {"weights": None, "schedule": [], "repetitions": None, "on_exhausted": None}
+    return config.replace(sources=gone, mixture=nothing, loaders="auto")
 
 
 def _chains(config: "Config", checks: dict[str, SourceCheck]) -> "dict[str, TransformChain]":

@@ -151,8 +151,9 @@ def quantise(shares: Sequence[float]) -> Int64Array:
 
 
 def _asks_for_sizes(mixture: MixtureConfig) -> bool:
+    configs: list[MixtureConfig | StageConfig] = [mixture, *mixture.schedule]
     return mixture.clock == "epoch" or any(
-        config.mode != "explicit" or _has_sized_group(config.weights) for config in (mixture, *mixture.schedule)
+        config.mode != "explicit" or _has_sized_group(config.weights) for config in configs
     )
 
 

@@ -95,7 +95,7 @@ def test_a_forecast_from_ten_steps_is_near_what_a_hundred_give(unit):
     chosen = settings_of(made, mixture=mixture, max_epochs={"c": 2}, end={"c": "drop"})
     planner = Planner(chosen)
     plans = [plan for _, plan in zip(range(100), steps_of(planner, feed_of(made, chosen)), strict=False)]
-    labels = {name: 0 for name in made}
+    labels = dict.fromkeys(made, 0)
     for plan in plans[:10]:
         for source, num_valid in zip(plan.source_D, plan.num_valid_D, strict=True):
             labels[plan.source_names[source]] += int(num_valid)
@@ -107,6 +107,13 @@ def test_a_forecast_from_ten_steps_is_near_what_a_hundred_give(unit):
         assert source.rows == pytest.approx(drawn["ordinal"], rel=0.1), source.name
     ended = next(plan.step for plan in plans if plan.progress["sources"]["c"]["ended"])
     assert {s.name: s for s in found.sources}["c"].ends_at_step == pytest.approx(ended, abs=4)
+
+
+def test_loss_tokens_cannot_be_foreseen_from_a_position_alone():
+    made = {"a": rows_of(1, 30, 10)}
+    chosen = settings_of(made)
+    with pytest.raises(ValueError, match="pass loss_tokens="):
+        paces_of(chosen.sources, Planner(chosen).state_dict(), unit="loss_tokens")
 
 
 def test_a_source_of_which_nothing_was_seen_is_taken_for_like_the_others():
