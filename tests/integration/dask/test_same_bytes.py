@@ -3,6 +3,7 @@
 import pytest
 
 import msd
+from msd.planner.strategy import mix_and_pack
 from msd.runtime.dask.cluster import EmbeddedCluster
 from msd.testing import scenarios
 from msd.testing.scenarios import MESHES, PACKINGS, same_bytes, undisturbed
@@ -26,6 +27,10 @@ def on_dask(config, cluster, *, workers=2, **changes):
     return msd.start(config.replace(runtime=runtime, **changes))
 
 
+def one_bucket_a_rank(graph, context):
+    return mix_and_pack(graph, context).distribute("world")
+
+
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("name", ["text", "image-text"])
 def test_loaders_and_constructors_do_not_change_what_ranks_receive(cluster, name, packing):
@@ -41,6 +46,21 @@ def test_every_rank_of_a_mesh_receives_its_own(cluster, mesh):
     config = scenarios.SCENARIOS["image-text"](mesh=mesh)
     with on_dask(config, cluster, loaders=2, constructors=2) as engine:
         same_bytes(undisturbed(config, STEPS), engine)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mesh": {"pp": 3, "dp": 2}, "fields_by_stage": True},
+        {"mesh": {"dp_replicate": 2, "cp": 2, "dp_shard": 2}, "batch": {"slice": "headtail"}},
+        {"mesh": {"dp": 2, "cp": 2, "tp": 2}, "strategy": one_bucket_a_rank, "batch": {"global_batch_size": 16}},
+    ],
+    ids=["fields by stage", "head and tail over a split dp", "buckets along the world"],
+)
+def test_ranks_that_share_less_than_a_bucket_receive_their_own(cluster, changes):
+    config = scenarios.SCENARIOS["image-text"](**changes)
+    with on_dask(config, cluster, loaders=2, constructors=2) as engine:
+        same_bytes(undisturbed(config, 20), engine)
 
 
 @pytest.mark.parametrize("name", ["finite", "uneven", "many-sources"])
