@@ -10,9 +10,11 @@ metadata already observed. The exit status is 1 when a target was missed.
 import argparse
 import gc
 import json
+import math
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,7 @@ import numpy as np
 from machine import describe
 
 from msd.core.mesh import Mesh
+from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable
 from msd.cost.analytic import build_cost
 from msd.cost.config import AttentionCost, CostConfig, TransformerCost
@@ -46,6 +49,8 @@ class Case:
     mean_log: float
     cost: CostConfig = FLOPS
     packing: str = "best_fit"
+    sigma: float = 1.2
+    """Lengths are log-normal with `mean_log` and `sigma`, cut at `sequence_length`."""
 
 
 CASES = [
@@ -74,23 +79,8 @@ def main() -> int:
 
 def measure(case: Case, num_steps: int) -> dict[str, Any]:
     """Return medians of time and means of quality over the steps of a case, the first step left out."""
-    planner, draw = Planner(_settings(case)), np.random.default_rng(7)
-    share = 2 * case.global_batch_size * case.sequence_length // (case.num_sources * 1000)
-    rows = max(512, share * (num_steps + 2))
-    for index in range(case.num_sources):
-        planner.observe(_table(f"source{index:03d}", 0, case, rows, draw))
-    seconds, plans = [], []
-    while len(plans) <= num_steps:
-        gc.collect()
-        begun = time.process_time()
-        plan = planner.plan()
-        spent = time.process_time() - begun
-        if isinstance(plan, Starved):
-            planner.observe(_table(plan.source, plan.ordinal, case, rows, draw))
-            continue
-        assert plan is not None
-        seconds.append(spent)
-        plans.append(plan)
+    seconds: list[float] = []
+    plans = list(plans_of(case, num_steps + 1, seconds))
     reports = [plan.report for plan in plans[1:]]
 
     def mean(name: str) -> float:
@@ -112,6 +102,30 @@ def measure(case: Case, num_steps: int) -> dict[str, Any]:
     }  # fmt: skip
     result["met"] = _met(case, result)
     return result
+
+
+def plans_of(case: Case, num_steps: int, seconds: list[float] | None = None) -> Iterator[StepPlan]:
+    """Yield the first plans of a case; append the CPU seconds of those that needed no further metadata."""
+    planner, draw = Planner(_settings(case)), np.random.default_rng(7)
+    mean_length = math.exp(case.mean_log + case.sigma**2 / 2)
+    share = case.global_batch_size * case.sequence_length / mean_length / case.num_sources
+    rows = max(512, int(2 * share * min(num_steps, 12)))
+    for index in range(case.num_sources):
+        planner.observe(_table(f"source{index:03d}", 0, case, rows, draw))
+    num_planned = 0
+    while num_planned < num_steps:
+        gc.collect()
+        begun = time.process_time()
+        plan = planner.plan()
+        spent = time.process_time() - begun
+        if isinstance(plan, Starved):
+            planner.observe(_table(plan.source, plan.ordinal, case, rows, draw))
+            continue
+        assert plan is not None
+        num_planned += 1
+        if seconds is not None:
+            seconds.append(spent)
+        yield plan
 
 
 def _met(case: Case, result: dict[str, Any]) -> bool:
@@ -151,7 +165,7 @@ def _settings(case: Case) -> PlannerSettings:
 
 
 def _table(source: str, start: int, case: Case, num_rows: int, draw: np.random.Generator) -> MetaTable:
-    lengths = np.clip(draw.lognormal(case.mean_log, 1.2, num_rows), 16, case.sequence_length).astype(np.int32)
+    lengths = np.clip(draw.lognormal(case.mean_log, case.sigma, num_rows), 16, case.sequence_length).astype(np.int32)
     zeros = np.zeros(num_rows, dtype=np.int32)
     return MetaTable(
         source=source,

@@ -11,14 +11,14 @@ from typing import Any, Literal, TypeVar
 
 from msd.core.cost import CostFunction
 from msd.errors import ConfigError
+from msd.planner.mixture.schedule import MixtureSchedule
 from msd.planner.place_tree import ClientPlaceTree
-from msd.planner.primitives.balance import Balance
+from msd.planner.primitives.balance import Balance, Method, Objective
 from msd.planner.primitives.broadcast import BroadcastAt
 from msd.planner.primitives.cost import Cost
 from msd.planner.primitives.distribute import Distribute
 from msd.planner.primitives.mix import Mix
 from msd.planner.primitives.pack import Pack
-from msd.planner.mixture.schedule import MixtureSchedule
 
 Op = Mix | Pack | Distribute | Cost | Balance | BroadcastAt
 _Kind = TypeVar("_Kind", Mix, Pack, Distribute, Cost, Balance, BroadcastAt)
@@ -88,15 +88,16 @@ class DGraph:
 
     def balance(
         self,
-        method: Literal["lpt", "none"] = "lpt",
+        method: Method = "lpt",
         across: Sequence[Literal["bucket", "microbatch"]] = ("bucket", "microbatch"),
         *,
         min_gain: float = 0.0,
+        objective: Objective = "auto",
     ) -> "DGraph":
         """Even out cost over buckets, over microbatches, or both."""
         self._need("balance", Distribute, "call .distribute(axis) first")
         self._need("balance", Cost, "call .cost(function) first")
-        return self._with(Balance(method, tuple(across), min_gain))
+        return self._with(Balance(method, tuple(across), min_gain, objective))
 
     def broadcast_at(self, axis: str) -> "DGraph":
         """Let only the rank at coordinate 0 of this axis fetch."""

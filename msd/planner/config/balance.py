@@ -11,9 +11,11 @@ from msd.core.config import ConfigStruct
 class BalanceConfig(ConfigStruct, frozen=True, kw_only=True):
     """How predicted cost is evened out."""
 
-    method: Literal["lpt", "none"] = "lpt"
+    method: Literal["lpt", "karmarkar_karp", "zigzag", "none"] = "lpt"
     across: list[Literal["bucket", "microbatch"]] = msgspec.field(default_factory=lambda: ["bucket", "microbatch"])
     """bucket evens out ranks, microbatch evens out the slots of all ranks (lockstep); both is the default."""
+    objective: Literal["auto", "cost", "lockstep", "pipeline"] = "auto"
+    """cost of ranks, lockstep over slots, 1F1B time of the pipeline; auto is the sum of those that apply."""
     min_gain: float = 0.0
     """Relative gain of the objective below which the packed layout is kept."""
 

@@ -18,6 +18,8 @@ class Grid:
     num_microbatches: int
     sequences_per_row: int
     sequence_length: int
+    num_stages: int = 1
+    """Pipeline stages that each row passes through."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,7 +3,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from msd.planner.balancers import lpt
+from msd.planner.balancers import BALANCERS, karmarkar_karp, lpt, zigzag
 from msd.planner.floors import capped_imbalance_floor, imbalance_floor, lockstep_floor
 
 
@@ -30,11 +30,6 @@ def test_lpt_gives_the_heaviest_first_to_the_lightest():
 def test_lpt_keeps_capacity():
     bucket_S = lpt(column(100, 1, 1, 1, 1, 1), 2, capacity=3)
     assert np.bincount(bucket_S).tolist() == [3, 3]
-
-
-def test_lpt_refuses_items_that_do_not_fit():
-    with pytest.raises(ValueError, match="5 items do not fit 2 buckets of 2"):
-        lpt(column(1, 1, 1, 1, 1), 2, capacity=2)
 
 
 def test_lpt_compares_modules_by_the_largest():
@@ -79,3 +74,39 @@ def test_the_lockstep_floor_is_never_above_the_best_layout(seed):
 def test_no_documents_or_no_cost_have_floor_zero():
     assert imbalance_floor(np.zeros(0), 4) == 0.0
     assert lockstep_floor(np.zeros(3), np.ones(3, dtype=np.int64), 2, 2, 8) == 0.0
+
+
+@pytest.mark.parametrize("method", BALANCERS.values(), ids=BALANCERS)
+@pytest.mark.parametrize("num_modules", [1, 2])
+def test_methods_assign_every_item_within_capacity(method, num_modules):
+    cost_SK = np.random.default_rng(1).integers(0, 1000, size=(23, num_modules))
+    bucket_S = method(cost_SK, 4, capacity=6)
+    assert np.bincount(bucket_S, minlength=4).max() <= 6
+    assert sorted(set(bucket_S.tolist())) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("method", BALANCERS.values(), ids=BALANCERS)
+def test_ties_go_to_the_earlier_item_and_the_lower_bucket(method):
+    assert method(column(5, 5, 5, 5), 2, capacity=2).tolist()[:2] == [0, 1]
+    assert method(column(5, 5, 5, 5), 2).tolist() == method(column(5, 5, 5, 5), 2).tolist()
+
+
+@pytest.mark.parametrize("method", BALANCERS.values(), ids=BALANCERS)
+def test_methods_refuse_items_that_do_not_fit(method):
+    with pytest.raises(ValueError, match="5 items do not fit 2 buckets of 2"):
+        method(column(1, 1, 1, 1, 1), 2, capacity=2)
+
+
+@pytest.mark.parametrize("method", BALANCERS.values(), ids=BALANCERS)
+def test_nothing_is_assigned_to_nobody(method):
+    assert method(np.zeros((0, 1), dtype=np.int64), 3).tolist() == []
+
+
+def test_zigzag_deals_there_and_back():
+    assert zigzag(column(9, 8, 7, 6, 5, 4), 3).tolist() == [0, 1, 2, 2, 1, 0]
+
+
+def test_largest_differencing_solves_what_lpt_does_not():
+    cost_SK = column(8, 7, 6, 5, 4)
+    assert loads(cost_SK, lpt(cost_SK, 2), 2) == [17, 13]
+    assert sorted(loads(cost_SK, karmarkar_karp(cost_SK, 2), 2)) == [14, 16]

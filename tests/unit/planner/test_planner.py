@@ -1,8 +1,10 @@
 import json
 
+import numpy as np
 import pytest
 
 from msd.core.mesh import Mesh
+from msd.core.pipeline import one_f_one_b
 from msd.core.sample import SampleId
 from msd.errors import BadSampleRateError, EngineError, InputError, PlanError, SourceError, StateError
 from msd.planner.config import MixtureConfig, StageConfig
@@ -270,5 +272,6 @@ def test_shares_and_predictions_are_reported():
     report = plan.report
     assert report.step_flops == 2.0 * plan.length_D.sum()
     slots = [2.0 * plan.length_D[plan.slot_D == m].sum() / 2000.0 for m in range(4)]
-    assert report.predicted_step_s == pytest.approx(sum(slots) + max(slots))
+    forward = np.array(slots)[:, None].repeat(2, axis=1) / 3
+    assert report.predicted_step_s == pytest.approx(float(one_f_one_b(forward, 2 * forward)))
     assert report.fill == plan.length_D.sum() / (8 * 64)

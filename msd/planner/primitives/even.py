@@ -1,0 +1,147 @@
+"""Rows whose slots, buckets, or all of them cost the same: from packed sequences, by deals and trades.
+
+Sequences go to rows by cost, then rows trade sequences and documents under the cap of a sequence.
+"""
+
+# D = documents. S = sequences. K = modules. B = buckets. M = slots. R = rows.
+
+import numpy as np
+
+from msd.core.arrays import Int64Array
+from msd.planner.balancers import Balancer
+from msd.planner.primitives.climb import even_buckets, even_slots
+from msd.planner.primitives.exchange import Rows, sums
+from msd.planner.primitives.layout import Grid, by_slot
+from msd.planner.primitives.objective import bucket_excess, lockstep_excess
+
+_MAX_TRIES = 1200
+_ROUNDS = 3
+
+
+def evened_slots(
+    sequences: list[list[int]], cost_DK: Int64Array, padded_D: Int64Array, grid: Grid, deal: Balancer, *, cuts: bool
+) -> Rows:
+    """Return rows such that the buckets of each slot cost the same: rows of like cost share a slot."""
+    of_row = _rows_by_cost(sequences, cost_DK, grid, deal)
+    num_tries = min(_MAX_TRIES, 24 * len(of_row))
+    for _ in range(_ROUNDS):
+        rows = Rows(sequences, _bands(of_row, sequences, cost_DK, grid), cost_DK, padded_D, grid.sequence_length)
+        before = rows.value_MB.max(axis=1).sum()
+        _trade(rows, grid.sequences_per_row, num_tries // _ROUNDS, cuts=cuts)
+        of_row = [row for slot in rows.rows for row in slot]
+        if rows.value_MB.max(axis=1).sum() > before - before // 2000:
+            break
+    return rows
+
+
+def evener_buckets(rows: Rows) -> Rows:
+    """Return rows whose buckets are evener, if that is worth its price in lockstep; else the same rows."""
+    tried = rows.copy()
+    even_buckets(tried, max_tries=_MAX_TRIES // 8)
+    return tried if _excesses(tried.value_MB) < _excesses(rows.value_MB) else rows
+
+
+def evened_buckets(
+    sequences: list[list[int]], cost_DK: Int64Array, padded_D: Int64Array, grid: Grid, deal: Balancer, *, cuts: bool
+) -> Rows:
+    """Return rows such that buckets cost the same, and the rows of a bucket about the same."""
+    per_bucket = grid.num_microbatches * grid.sequences_per_row
+    bucket_S = deal(_weighted(sequences, cost_DK), grid.num_buckets, capacity=per_bucket)
+    whole = [np.flatnonzero(bucket_S == bucket).tolist() for bucket in range(grid.num_buckets)]
+    buckets = Rows(sequences, [whole], cost_DK, padded_D, grid.sequence_length)
+    _trade(buckets, per_bucket, min(_MAX_TRIES, 12 * grid.num_buckets * grid.num_microbatches), cuts=cuts)
+    slots: list[list[list[int]]] = [[] for _ in range(grid.num_microbatches)]
+    for held in buckets.rows[0]:
+        cost_SK = _weighted([sequences[s] for s in held], cost_DK)
+        slot_S = deal(cost_SK, grid.num_microbatches, capacity=grid.sequences_per_row)
+        for slot in range(grid.num_microbatches):
+            slots[slot].append([held[place] for place in np.flatnonzero(slot_S == slot).tolist()])
+    return Rows(sequences, slots, cost_DK, padded_D, grid.sequence_length)
+
+
+def evened_rows(
+    sequences: list[list[int]], cost_DK: Int64Array, padded_D: Int64Array, grid: Grid, deal: Balancer, *, cuts: bool
+) -> Rows:
+    """Return rows that all cost the same, as far as they can; rows of like cost share a slot."""
+    num_rows = grid.num_buckets * grid.num_microbatches
+    row_S = deal(_weighted(sequences, cost_DK), num_rows, capacity=grid.sequences_per_row)
+    of_row = [np.flatnonzero(row_S == row).tolist() for row in range(num_rows)]
+    rows = Rows(sequences, [of_row], cost_DK, padded_D, grid.sequence_length)
+    _trade(rows, grid.sequences_per_row, min(_MAX_TRIES, 24 * num_rows), cuts=cuts)
+    return Rows(sequences, _bands(rows.rows[0], sequences, cost_DK, grid), cost_DK, padded_D, grid.sequence_length)
+
+
+def _trade(rows: Rows, sequences_per_row: int, num_tries: int, *, cuts: bool) -> None:
+    if sequences_per_row > 1:
+        even_slots(rows, whole_sequences=True, max_tries=num_tries)
+    if not cuts:
+        even_slots(rows, whole_sequences=False, max_tries=num_tries)
+
+
+def _rows_by_cost(sequences: list[list[int]], cost_DK: Int64Array, grid: Grid, deal: Balancer) -> list[list[int]]:
+    """Return rows whose costs are alike within bands of one row a bucket."""
+    per_row, num_rows = grid.sequences_per_row, grid.num_buckets * grid.num_microbatches
+    if per_row == 1:
+        return [[s] for s in range(len(sequences))]
+    if not all(sequences):
+        # Bands would leave the empty sequences to the last rows alone; over all rows each gets its share.
+        row_S = deal(_weighted(sequences, cost_DK), num_rows, capacity=per_row)
+        return [np.flatnonzero(row_S == row).tolist() for row in range(num_rows)]
+    cost_SK = sums(cost_DK, sequences)
+    costliest_first = np.argsort(-cost_SK.max(axis=1), kind="stable")
+    of_row: list[list[int]] = []
+    for band in costliest_first.reshape(grid.num_microbatches, -1):
+        row_S = deal(cost_SK[band], grid.num_buckets, capacity=per_row)
+        of_row.extend(band[row_S == row].tolist() for row in range(grid.num_buckets))
+    return of_row
+
+
+def _bands(
+    of_row: list[list[int]], sequences: list[list[int]], cost_DK: Int64Array, grid: Grid
+) -> list[list[list[int]]]:
+    """Return rows by slot, the costliest slot first: of all ways to group rows, the one with the least lockstep."""
+    value_R = sums(cost_DK, [[d for s in row for d in sequences[s]] for row in of_row]).max(axis=1).tolist()
+    order = sorted(range(len(of_row)), key=lambda row: (-value_R[row], row))
+    return by_slot([of_row[row] for row in order], grid)
+
+
+def arrange_buckets(rows: Rows) -> None:
+    """Give each slot's rows to buckets so that buckets cost the same; lockstep does not change."""
+    num_slots, num_buckets, _ = rows.cost_MBK.shape
+    load_BK = np.zeros_like(rows.cost_MBK[0])
+    turn_MB = np.zeros((num_slots, num_buckets), dtype=np.int64)
+    spread_M = rows.value_MB.max(axis=1) - rows.value_MB.min(axis=1)
+    for slot in np.argsort(-spread_M, kind="stable").tolist():
+        lightest_first = np.argsort(load_BK.max(axis=1), kind="stable")
+        turn_MB[slot, lightest_first] = np.argsort(-rows.value_MB[slot], kind="stable")
+        load_BK += rows.cost_MBK[slot, turn_MB[slot]]
+    cost_MBK = np.take_along_axis(rows.cost_MBK, turn_MB[:, :, None], axis=1)
+    for _ in range(min(256, 4 * num_buckets)):
+        if not _swap_rows(cost_MBK, turn_MB):
+            break
+    rows.rows = [[rows.rows[slot][b] for b in turn_MB[slot].tolist()] for slot in range(num_slots)]
+    rows.cost_MBK = cost_MBK
+    rows.value_MB = cost_MBK.max(axis=2)
+
+
+def _swap_rows(cost_MBK: Int64Array, turn_MB: Int64Array) -> bool:
+    """Swap one row of the costliest bucket with the row of another bucket in the same slot, if that helps."""
+    load_BK = cost_MBK.sum(axis=0)
+    heavy = int(load_BK.max(axis=1).argmax())
+    change_MBK = cost_MBK[:, heavy : heavy + 1] - cost_MBK
+    after_MB = np.maximum((load_BK[heavy] - change_MBK).max(axis=2), (load_BK + change_MBK).max(axis=2))
+    slot, other = divmod(int(after_MB.argmin()), after_MB.shape[1])
+    if after_MB[slot, other] >= load_BK[heavy].max():
+        return False
+    for array in (cost_MBK, turn_MB):
+        array[slot, [heavy, other]] = array[slot, [other, heavy]]
+    return True
+
+
+def _weighted(sequences: list[list[int]], cost_DK: Int64Array) -> Int64Array:
+    """Return costs of sequences, at least 1 where there is a document, so that no row stays without one by a tie."""
+    return sums(cost_DK, sequences) + np.array([bool(docs) for docs in sequences], dtype=np.int64)[:, None]
+
+
+def _excesses(value_MB: Int64Array) -> float:
+    return bucket_excess(value_MB) + lockstep_excess(value_MB)
