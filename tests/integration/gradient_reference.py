@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from msd.core.batch import Microbatch, RankBatch
-from msd.core.mesh import Mesh
 from msd.core.plan import StepPlan
 from msd.core.sample import Sample, SampleId
 
@@ -89,12 +88,19 @@ def document_row(sample: Sample, start: int, length: int) -> dict:
     }
 
 
-def whole_rows(batches: list[RankBatch], mesh: Mesh) -> list[dict]:
-    """Return every row of the step once, put together from the slices of its context-parallel ranks."""
-    rows = []
+def whole_rows(batches: list[RankBatch], plan: StepPlan) -> list[dict]:
+    """Return every row of the step once, put together from the slices of its context-parallel ranks.
+
+    Where pipeline stages get only what they need, tokens are the first's and labels the last's.
+    """
+    mesh, rows = plan.mesh, []
     for dp in range(mesh.size("dp")):
-        peers = [batches[mesh.rank(dp=dp, cp=cp)].microbatches for cp in range(mesh.size("cp"))]
-        rows += [_whole_row(list(slices)) for slices in zip(*peers, strict=True)]
+        ends = [
+            [batches[mesh.rank(pp=pp, dp=dp, cp=cp)].microbatches for cp in range(mesh.size("cp"))]
+            for pp in (0, mesh.size("pp") - 1)
+        ]
+        for first, last in zip(zip(*ends[0], strict=True), zip(*ends[1], strict=True), strict=True):
+            rows.append(_whole_row(list(first), list(last), plan))
     return rows
 
 
@@ -110,13 +116,18 @@ def _gradient(model: nn.Module, parts: list[tuple[dict, int, int]]) -> dict[str,
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-def _whole_row(slices: list[Microbatch]) -> dict:
+def _whole_row(slices: list[Microbatch], of_last_stage: list[Microbatch], plan: StepPlan) -> dict:
     first = slices[0]
-    row = {name: torch.zeros(int(first.cu_seqlens_padded[-1]), dtype=torch.long) for name in TOKEN_FIELDS}
-    for index, part in enumerate(slices):
-        held = _held(first.cu_seqlens_padded.tolist(), index, len(slices))
+    length = int(first.cu_seqlens_padded[-1])
+    starts = first.cu_seqlens_padded.tolist()
+    if plan.slice_method == "headtail":
+        starts = list(range(0, length + 1, plan.sequence_length))
+    row = {name: torch.zeros(length, dtype=torch.long) for name in TOKEN_FIELDS}
+    for index, parts in enumerate(zip(slices, of_last_stage, strict=True)):
+        held = _held(starts, index, len(slices))
         for name in TOKEN_FIELDS:
-            row[name][held] = torch.tensor(getattr(part, name).astype(np.int64))
+            array = getattr(parts[name == "labels"], name)
+            row[name][held] = torch.tensor(array.astype(np.int64))
     images = first.images
     if images is not None:
         row["images"] = {name: torch.tensor(getattr(images, name)) for name in ("pixels", "grids", "starts")}
@@ -124,7 +135,7 @@ def _whole_row(slices: list[Microbatch]) -> dict:
 
 
 def _held(starts: list[int], index: int, degree: int) -> list[int]:
-    """Return the positions that slice `index` of `degree` holds: chunk `index` of each document, then its mirror."""
+    """Return the positions that slice `index` of `degree` holds: chunk `index` of each stretch, then its mirror."""
     if degree == 1:
         return list(range(starts[-1]))
     held: list[int] = []
