@@ -1,6 +1,6 @@
 """What a layout makes of a batch."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,23 +25,22 @@ class LaidOutBatch(list[Any]):
     global_num_valid_tokens: int
     """Labelled positions of the step: divide the summed loss by it, on every rank."""
 
-    def __init__(self, items: Iterable[Any], batch: RankBatch) -> None:
-        """Hold `items`, made of the microbatches of `batch`."""
-        super().__init__(items)
-        self.step = batch.step
-        self.rank = batch.rank
-        self.sample_ids = batch.sample_ids
-        self.num_valid_tokens = batch.num_valid_tokens
-        self.global_num_valid_tokens = batch.global_num_valid_tokens
-
     @classmethod
     def of(cls, batch: RankBatch, lay_out: Callable[[Microbatch], Any]) -> "LaidOutBatch":
         """Return a batch with each of its microbatches laid out."""
-        return cls(batch.markers or map(lay_out, batch.microbatches), batch)
+        # Trainers copy nested lists by `type(value)(items)`, so the constructor stays that of a list.
+        made = cls(batch.markers or map(lay_out, batch.microbatches))
+        made.step = batch.step
+        made.rank = batch.rank
+        made.sample_ids = batch.sample_ids
+        made.num_valid_tokens = batch.num_valid_tokens
+        made.global_num_valid_tokens = batch.global_num_valid_tokens
+        return made
 
     def __repr__(self) -> str:
-        documents = f"{len(self.sample_ids)} documents, {self.num_valid_tokens} labelled tokens"
-        return f"<LaidOutBatch step={self.step} rank={self.rank}: {len(self)} microbatches, {documents}>"
+        known = {name: value for name, value in vars(self).items() if name != "sample_ids"}
+        of_step = "".join(f", {name}={value}" for name, value in known.items())
+        return f"<LaidOutBatch: {len(self)} microbatches{of_step}>"
 
 
 def check_slices(batch: RankBatch, layout: str, *, takes: str | None, otherwise: str) -> None:

@@ -103,8 +103,12 @@ def _check_placeholders(tokens_T: Int32Array, images: RowImages, merge: int) -> 
     count_I = _num_placeholders(images, merge)
     end_I = images.starts + count_I
     kind_I = tokens_T[images.starts]
-    is_inside = bool((end_I <= len(tokens_T)).all())
-    if is_inside and bool((tokens_T[_spots(images, merge)] == np.repeat(kind_I, count_I)).all()):
+    is_merged = not bool((images.grids[:, 1:] % merge).any())
+    if (
+        is_merged
+        and bool((end_I <= len(tokens_T)).all())
+        and bool((tokens_T[_spots(images, merge)] == np.repeat(kind_I, count_I)).all())
+    ):
         # One more placeholder than counted must be the first of the next image.
         is_more_I = np.append(tokens_T, -1)[end_I] == kind_I
         if not bool((is_more_I & ~np.isin(end_I, images.starts)).any()):
