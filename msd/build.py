@@ -204,6 +204,7 @@ def build_planner(config: PipelineConfig, orders: Mapping[str, SourceOrder], mes
             broadcast=tuple(config.broadcast),
             stages=config.stages,
             fields_by_stage=config.fields_by_stage,
+            encoder=config.encoder,
             strategy=strategy,
         )
     )

@@ -19,7 +19,7 @@ from msd.cost.config import CostConfig, TransformerCost
 from msd.errors import ConfigError
 from msd.loader.config import SourceConfig
 from msd.loader.transforms.config import TokenizeConfig
-from msd.planner.config import BalanceConfig, BatchConfig, MixtureConfig
+from msd.planner.config import BalanceConfig, BatchConfig, EncoderConfig, MixtureConfig
 from msd.planner.config.mixture import groups_of, relative_weights, sources_of
 
 DEFAULT_COST = {"backbone": TransformerCost(hidden=4096, layers=32)}
@@ -98,6 +98,7 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
     balance: BalanceConfig = BalanceConfig()
     cost: dict[str, CostConfig] = msgspec.field(default_factory=lambda: dict(DEFAULT_COST))
     """Per module: `backbone` (by tokens) and, for images, `encoder` (by patches)."""
+    encoder: EncoderConfig = EncoderConfig()
     broadcast: list[str] = []
     """Axes along which only the rank at coordinate 0 fetches."""
     fields_by_stage: bool = False

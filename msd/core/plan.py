@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from msd.core.arrays import Float64Array, Int32Array, Int64Array
+from msd.core.encoder import EncoderPlan, EncoderReport
 from msd.core.mesh import Mesh
 from msd.core.sample import SampleId
 from msd.core.slices import SliceMethod
@@ -45,6 +46,9 @@ class PlanReport:
     """Seconds of the slowest path, when the configuration names a device's FLOP/s."""
     imbalance_floor_capped: float = 0.0
     """The floor when caps are kept as well: no bucket holds more tokens than its rows; 0 where it was not computed."""
+    encoder: EncoderReport | None = None
+    """How even encoding is, where images are encoded apart from their rows; the figures above are then those of what
+    rows cost without it, and `cost_B` has what each bucket's images cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,6 +109,8 @@ class StepPlan:
     """No step follows: finite data has ended."""
     annotations: dict[str, Any] = field(default_factory=dict)
     """What a strategy wants shown or carried; JSON-able."""
+    encoder: EncoderPlan | None = None
+    """Who encodes each image, where that is not the ranks of its row."""
 
     @property
     def num_documents(self) -> int:
@@ -181,9 +187,12 @@ class StepPlan:
         ]  # fmt: skip
         if self.slice_method != "zigzag" or self.fields_P is not None:
             geometry.append([self.slice_method, self.fields_P])
+        if self.encoder is not None:
+            geometry += [self.encoder.ranks_E, self.encoder.receivers_B, self.encoder.num_rounds]
         columns = (
             self.source_D, self.ordinal_D, self.part_D, self.start_D, self.length_D, self.padded_D, self.num_valid_D,
             self.bucket_D, self.slot_D, self.offset_D,
+            *(() if self.encoder is None else self.encoder.columns),
         )  # fmt: skip
         return _digest(
             canonical_json(geometry).encode(), *(np.ascontiguousarray(c, dtype="<i8").tobytes() for c in columns)

@@ -68,7 +68,8 @@ class SampleImages:
     @property
     def num_patches_I(self) -> Int32Array:
         """Patches of each image."""
-        return self.grids_I3.prod(axis=1, dtype=np.int32)
+        num_patches_I: Int32Array = self.grids_I3.prod(axis=1, dtype=np.int32)
+        return num_patches_I
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,6 +8,7 @@ import numpy as np
 
 from msd.core.arrays import BoolArray, Int64Array
 from msd.core.plan import StepPlan
+from msd.planner.check_encoder import check_encoder
 from msd.planner.check_ranks import check_ranks
 
 _SHOWN = 3
@@ -30,6 +31,7 @@ def check_plan(plan: StepPlan, members: Int64Array | None = None) -> list[str]:
         *_check_once(plan),
         *_check_counts(plan),
         *check_ranks(plan),
+        *check_encoder(plan),
         *(_check_members(plan, members) if members is not None else ()),
     ]
 

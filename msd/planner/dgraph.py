@@ -7,6 +7,7 @@ Ops before `distribute` decide what a step holds and know no mesh; those after i
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from msd.core.cost import CostFunction
@@ -17,17 +18,19 @@ from msd.planner.primitives.balance import Balance, Method, Objective
 from msd.planner.primitives.broadcast import BroadcastAt
 from msd.planner.primitives.cost import Cost
 from msd.planner.primitives.distribute import Distribute
+from msd.planner.primitives.encode import Encode, Every, Ranks
 from msd.planner.primitives.mix import Mix
 from msd.planner.primitives.pack import Pack
 
-Op = Mix | Pack | Distribute | Cost | Balance | BroadcastAt
-_Kind = TypeVar("_Kind", Mix, Pack, Distribute, Cost, Balance, BroadcastAt)
+Op = Mix | Pack | Distribute | Cost | Balance | Encode | BroadcastAt
+_Kind = TypeVar("_Kind", Mix, Pack, Distribute, Cost, Balance, Encode, BroadcastAt)
 _NAMES: dict[type[Any], str] = {
-    Mix: "mix", Pack: "pack", Distribute: "distribute", Cost: "cost", Balance: "balance", BroadcastAt: "broadcast_at",
+    Mix: "mix", Pack: "pack", Distribute: "distribute", Cost: "cost", Balance: "balance", Encode: "encode",
+    BroadcastAt: "broadcast_at",
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Strategy:
     """A finished graph, by role."""
 
@@ -41,6 +44,27 @@ class Strategy:
     broadcast: tuple[str, ...]
     text: str
     """The graph as it was written."""
+    encode: Encode | None = None
+    """None has every row's ranks encode the row's images."""
+
+    def cost_of(self, module: str) -> Cost:
+        """Return the cost of a module that has one."""
+        return next(op for op in self.costs if op.module == module)
+
+    @cached_property
+    def consumers_B(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks that receive each bucket."""
+        return self.distribute.consumers(self.tree)
+
+    @cached_property
+    def encoders(self) -> tuple[int, ...]:
+        """Ranks that encode images apart from their rows."""
+        return () if self.encode is None else self.encode.encoders(self.tree)
+
+    @cached_property
+    def receivers_B(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks that receive the embeddings of each bucket's images."""
+        return () if self.encode is None else self.encode.receivers(self.tree, self.consumers_B)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +117,31 @@ class DGraph:
         *,
         min_gain: float = 0.0,
         objective: Objective = "auto",
+        modules: Sequence[str] = (),
     ) -> "DGraph":
-        """Even out cost over buckets, over microbatches, or both."""
+        """Even out cost over buckets, over microbatches, or both: of the modules named, or of all."""
         self._need("balance", Distribute, "call .distribute(axis) first")
         self._need("balance", Cost, "call .cost(function) first")
-        return self._with(Balance(method, tuple(across), min_gain, objective))
+        for module in modules:
+            self._need_cost("balance", module)
+        return self._with(Balance(method, tuple(across), min_gain, objective, tuple(modules)))
+
+    def encode(self, ranks: Ranks = "world", every: Every | None = None) -> "DGraph":
+        """Give each image, whole, to one rank by encoder cost; the ranks of its row receive its embeddings.
+
+        Args:
+            ranks: Who encodes: `dp` one rank of each data-parallel coordinate, `dp_cp` also each context-parallel one,
+                `world` all.
+            every: How often the ranks meet: once in every `slot`, or once a `step`. None is `slot`, unless later
+                pipeline stages encode.
+        """
+        self._need("encode", Distribute, "call .distribute(axis) first")
+        self._need_cost("encode", "encoder")
+        if every is None:
+            every = "step" if ranks == "world" and self.tree.mesh.size("pp") > 1 else "slot"
+        op = Encode(ranks, every)
+        op.check(self.tree)
+        return self._with(op)
 
     def broadcast_at(self, axis: str) -> "DGraph":
         """Let only the rank at coordinate 0 of this axis fetch."""
@@ -115,7 +159,7 @@ class DGraph:
         """
         for kind in (Mix, Pack, Distribute):
             self._need("plan", kind, f"call .{_NAMES[kind]}(...) first")
-        balance = self._all(Balance)
+        balance, encode = self._all(Balance), self._all(Encode)
         return Strategy(
             tree=self.tree,
             mix=self._all(Mix)[0],
@@ -125,6 +169,7 @@ class DGraph:
             balance=balance[0] if balance else None,
             broadcast=tuple(op.axis for op in self._all(BroadcastAt)),
             text=str(self),
+            encode=encode[0] if encode else None,
         )
 
     def __str__(self) -> str:
@@ -141,6 +186,10 @@ class DGraph:
     def _need(self, name: str, kind: type[Any], fix: str) -> None:
         if not self._all(kind):
             raise ConfigError(f"{name} needs {_NAMES[kind]} before it; {fix}")
+
+    def _need_cost(self, name: str, module: str) -> None:
+        if module not in [op.module for op in self._all(Cost)]:
+            raise ConfigError(f"{name} needs a cost of {module!r}; call .cost(function, {module!r}) first")
 
     def _refuse(self, name: str, kind: type[Any], fix: str) -> None:
         if self._all(kind):

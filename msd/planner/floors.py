@@ -7,6 +7,12 @@ import numpy as np
 from msd.core.arrays import Float64Array, Int64Array
 
 
+def excess(cost_MB: Float64Array) -> float:
+    """Return the sum over slots of the costliest bucket, over the same sum of means, minus 1; 0 without cost."""
+    total = float(cost_MB.sum())
+    return float(cost_MB.max(axis=1).sum()) * cost_MB.shape[1] / total - 1.0 if total > 0 else 0.0
+
+
 def imbalance_floor(cost_D: Float64Array, num_buckets: int) -> float:
     """Return the largest of the simple makespan bounds over the mean, minus 1.
 

@@ -33,13 +33,14 @@ _KINDS = {
 class SourceIntake:
     """Observed rows of one source and how far they are drawn."""
 
-    def __init__(self, terms: SourceTerms, index: int, *, keep_runs: bool) -> None:
+    def __init__(self, terms: SourceTerms, index: int, *, keep_runs: bool, keep_images: bool = False) -> None:
         """Stand before the first row.
 
         Args:
             terms: What is known of the source.
             index: Its place among the sources.
             keep_runs: Whether samples may be cut, so that label runs must be kept.
+            keep_images: Whether images are told apart.
         """
         self.terms = terms
         self.index = index
@@ -51,6 +52,7 @@ class SourceIntake:
         self.is_ended = terms.rows_per_epoch == 0 or terms.total_ordinals == 0
         self._observed_end = 0
         self._keep_runs = keep_runs
+        self._keep_images = keep_images
         self._bad: dict[int, int] = {}
         self._survivor_epoch = -1
         self._barren_epoch = 0
@@ -96,8 +98,9 @@ class SourceIntake:
             )
         ]  # fmt: skip
         runs = _runs(table, run_end_S)[first:] if self._keep_runs else repeat(())
+        images = _image_patches(table)[first:] if self._keep_images else repeat(())
         ordinals, parts, *rest = columns
-        self._queue.extend(map(Piece, repeat(self.index), ordinals, parts, repeat(0), *rest, runs))
+        self._queue.extend(map(Piece, repeat(self.index), ordinals, parts, repeat(0), *rest, runs, images))
         odd_R = np.flatnonzero((num_parts_R == 0) | (table.outcome_R == Outcome.FAILED))
         for row in odd_R.tolist():
             if not (row == 0 and first):
@@ -193,6 +196,11 @@ class SourceIntake:
             raise ValueError(f"source {name!r}: ends at ordinal {total}, got rows up to {table.end}")
         if self.is_empty and table.num_rows:
             raise ValueError(f"source {name!r}: has no rows, got {table.num_rows}")
+        if self._keep_images and len(table.num_patches_I) != table.num_images_S.sum():
+            raise ValueError(
+                f"source {name!r}: the table has {table.num_images_S.sum()} images and the patches of "
+                f"{len(table.num_patches_I)}"
+            )
         if len(table.num_tokens_S) and not 1 <= table.num_tokens_S.min() <= table.num_tokens_S.max() <= max_tokens:
             raise ValueError(
                 f"source {name!r}: samples have {table.num_tokens_S.min()} to {table.num_tokens_S.max()} tokens; every "
@@ -273,6 +281,13 @@ class SourceIntake:
 
 def _row(failure: Failure) -> str:
     return f"{failure.shard} row {failure.row} (ordinal {failure.ordinal})"
+
+
+def _image_patches(table: MetaTable) -> list[tuple[int, ...]]:
+    """Return for each sample with several images the patches of each."""
+    patches, counts = table.num_patches_I.tolist(), table.num_images_S.tolist()
+    ends = np.cumsum(table.num_images_S, dtype=np.int64).tolist()
+    return [tuple(patches[end - n : end]) if n > 1 else () for end, n in zip(ends, counts, strict=True)]
 
 
 def _runs(table: MetaTable, run_end_S: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[tuple[int, int], ...]]:

@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from msd.core.arrays import Float64Array, Int64Array
+from msd.core.encoder import EncoderReport
 from msd.core.mesh import Mesh
 from msd.core.plan import PlanReport, StepPlan
 from msd.core.slices import SliceMethod
 from msd.core.state import StateDict
 from msd.planner.dgraph import Strategy
-from msd.planner.floors import capped_imbalance_floor, imbalance_floor, lockstep_floor
+from msd.planner.floors import capped_imbalance_floor, excess, imbalance_floor, lockstep_floor
 from msd.planner.piece import Piece
 from msd.planner.primitives.balance import Balance, balance
-from msd.planner.primitives.cost import scaled
+from msd.planner.primitives.cost import Cost, scaled
+from msd.planner.primitives.encode import Images, encoder_plan
 from msd.planner.primitives.layout import Grid, Layout, packed_layout
 from msd.planner.primitives.objective import pipeline_time
 from msd.planner.settings import PlannerSettings
@@ -40,6 +42,16 @@ class Membership:
     def __post_init__(self) -> None:
         pieces = [piece[:9] for sequence in self.sequences for piece in sequence]
         object.__setattr__(self, "columns", np.array(pieces, dtype=np.int64).reshape(-1, 9))
+
+    def images(self, cost: Cost) -> Images:
+        """Return the images of the step, one by one, each with what it costs."""
+        sizes = [piece.patches_of_images for sequence in self.sequences for piece in sequence]
+        num_patches_I = np.array([patches for held in sizes for patches in held], dtype=np.int64)
+        return Images(
+            document_I=np.repeat(np.arange(len(sizes)), [len(held) for held in sizes]),
+            num_patches_I=num_patches_I,
+            cost_I=cost.of(num_patches_I, num_patches_I),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +95,32 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
     columns = membership.columns
     length_D, num_patches_D = columns[:, 4], columns[:, 8]
     padded_D = -(-length_D // pack.document_multiple) * pack.document_multiple
+    images = None if strategy.encode is None else membership.images(strategy.cost_of("encoder"))
     cost_by_module = {op.module: op.of(length_D, num_patches_D) for op in strategy.costs}
-    cost_DK, share_K = scaled(list(cost_by_module.values()))
+    if images is not None:
+        cost_by_module["encoder"] = images.cost_D(len(columns))
     packed = packed_layout(sequences, grid)
     op = strategy.balance or Balance("none")
+    counted = [cost_D for module, cost_D in cost_by_module.items() if not op.modules or module in op.modules]
+    cost_DK, share_K = scaled(counted)
     total_D = _summed(cost_by_module, len(columns))
     layout = balance(sequences, cost_DK, share_K, padded_D, grid, op, cuts=pack.cuts)
     order, bucket_D, slot_D, offset_D = _placed(layout, padded_D, grid)
     columns = columns[order]
+    encoder, encoding = None, None
+    if strategy.encode is not None and images is not None:
+        encoder, encoding = encoder_plan(
+            strategy.encode,
+            images.in_order(order),
+            num_image_tokens_D=columns[:, 6],
+            num_patches_D=columns[:, 8],
+            offset_D=offset_D,
+            bucket_D=bucket_D,
+            slot_D=slot_D,
+            num_microbatches=grid.num_microbatches,
+            encoders=strategy.encoders,
+            receivers_B=strategy.receivers_B,
+        )
     return StepPlan(
         step=membership.step,
         mesh=place.mesh,
@@ -121,10 +151,11 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
         cost_D=total_D[order],
         global_num_valid_tokens=int(columns[:, 5].sum()),
         progress=membership.progress,
-        report=_report(membership, strategy, place, grid, columns, cost_by_module, padded_D, packed, layout),
+        report=_report(membership, strategy, place, grid, columns, cost_by_module, padded_D, packed, layout, encoding),
         notes=membership.notes,
         is_last=membership.is_last,
         annotations={"num_repeated": membership.num_repeated} if membership.num_repeated else {},
+        encoder=encoder,
     )
 
 
@@ -154,8 +185,10 @@ def _report(
     padded_D: Int64Array,
     packed: Layout,
     layout: Layout,
+    encoding: EncoderReport | None,
 ) -> PlanReport:
-    total_D = _summed(cost_by_module, len(padded_D))
+    rows_cost = {m: cost_D for m, cost_D in cost_by_module.items() if encoding is None or m != "encoder"}
+    total_D = _summed(rows_cost, len(padded_D))
     row_tokens = grid.sequences_per_row * grid.sequence_length
     cost_MB, packed_MB = layout.total_MB(total_D), packed.total_MB(total_D)
     num_tokens = int(columns[:, 4].sum())
@@ -167,20 +200,21 @@ def _report(
     return PlanReport(
         fill=num_tokens / (len(layout.sequences) * grid.sequence_length),
         cost_B={module: layout.total_MB(cost_D).sum(axis=0) for module, cost_D in cost_by_module.items()},
-        imbalance=_excess(cost_MB.sum(axis=0, keepdims=True)),
+        imbalance=excess(cost_MB.sum(axis=0, keepdims=True)),
         imbalance_floor=floor,
         imbalance_floor_capped=capped_imbalance_floor(
             total_D, padded_D, grid.num_buckets, grid.num_microbatches * row_tokens
         ),
-        lockstep=_excess(cost_MB),
+        lockstep=excess(cost_MB),
         lockstep_floor=lockstep_floor(total_D, padded_D, grid.num_buckets, grid.num_microbatches, row_tokens),
-        packed_imbalance=_excess(packed_MB.sum(axis=0, keepdims=True)),
-        packed_lockstep=_excess(packed_MB),
+        packed_imbalance=excess(packed_MB.sum(axis=0, keepdims=True)),
+        packed_lockstep=excess(packed_MB),
         max_row_tokens=int(layout.total_MB(padded_D.astype(np.float64)).max()),
         tokens_by_source={name: int(tokens_by_source[i]) for i, name in enumerate(names) if tokens_by_source[i]},
         samples_by_source={name: int(samples_by_source[i]) for i, name in enumerate(names) if tokens_by_source[i]},
-        step_flops=float(total_D.sum()) if _all_flops(strategy) else None,
-        predicted_step_s=_predicted_step_s(strategy, place, layout, cost_by_module),
+        step_flops=float(_summed(cost_by_module, len(padded_D)).sum()) if _all_flops(strategy) else None,
+        predicted_step_s=_predicted_step_s(strategy, place, layout, cost_by_module, encoding),
+        encoder=encoding,
     )
 
 
@@ -189,28 +223,32 @@ def _all_flops(strategy: Strategy) -> bool:
 
 
 def _predicted_step_s(
-    strategy: Strategy, place: Place, layout: Layout, cost_by_module: dict[str, Float64Array]
+    strategy: Strategy,
+    place: Place,
+    layout: Layout,
+    cost_by_module: dict[str, Float64Array],
+    encoding: EncoderReport | None,
 ) -> float | None:
     """Return seconds of a step in which all ranks meet in every slot, or None without FLOP/s for every module.
 
     A row's work is shared by the ranks that receive it: with pipeline stages, equally, in a 1F1B schedule whose slots
-    take as long as their slowest row.
+    take as long as their slowest row. Images that are encoded apart from their rows add what the slowest rank of each
+    round takes.
     """
     speeds = [op.flops_per_s for op in strategy.costs]
     if not speeds or not _all_flops(strategy) or any(speed is None for speed in speeds):
         return None
     ranks = len(place.consumers_B[0])
     seconds_MB = np.zeros((len(layout.rows), len(layout.rows[0])))
+    encoding_s = 0.0
     for op in strategy.costs:
-        seconds_MB += layout.total_MB(cost_by_module[op.module]) / ((op.flops_per_s or 0.0) * ranks)
+        if encoding is not None and op.module == "encoder":
+            encoding_s = encoding.slowest / (op.flops_per_s or 0.0)
+        else:
+            seconds_MB += layout.total_MB(cost_by_module[op.module]) / ((op.flops_per_s or 0.0) * ranks)
     slowest_M = seconds_MB.max(axis=1)
     num_stages = place.mesh.size("pp")
-    return float(num_stages * pipeline_time(slowest_M, num_stages))
-
-
-def _excess(cost_MB: Float64Array) -> float:
-    total = float(cost_MB.sum())
-    return float(cost_MB.max(axis=1).sum()) * cost_MB.shape[1] / total - 1.0 if total > 0 else 0.0
+    return float(encoding_s + num_stages * pipeline_time(slowest_M, num_stages))
 
 
 def _summed(cost_by_module: dict[str, Float64Array], num_documents: int) -> Float64Array:

@@ -24,6 +24,13 @@ class Piece(NamedTuple):
     num_patches: int
     runs: Runs = ()
     """Kept only where parts may be cut."""
+    image_patches: tuple[int, ...] = ()
+    """Patches of each of several images; kept only where images are encoded apart from their rows."""
+
+    @property
+    def patches_of_images(self) -> tuple[int, ...]:
+        """Patches of each image; none where several images are not told apart."""
+        return self.image_patches or (self.num_patches,) * (self.num_images == 1)
 
     def cut(self, length: int) -> "tuple[Piece, Piece]":
         """Return the first `length` tokens and the rest, each a document of its own.
@@ -46,6 +53,7 @@ class Piece(NamedTuple):
             num_image_tokens=0,
             num_images=0,
             num_patches=0,
+            image_patches=(),
         )
         return head, tail
 

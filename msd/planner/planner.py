@@ -132,7 +132,7 @@ class Planner:
             )
         intakes = self._new_intakes()
         mixer = self._new_mixer(source_states(saved, intakes), saved.mixture)
-        carry = carried(saved, self._names, self.strategy.pack)
+        carry = carried(saved, self._names, self.strategy.pack, tell_images_apart=self.strategy.encode is not None)
         self._restart(intakes, mixer, carry=carry, step=saved.step)
 
     @staticmethod
@@ -290,8 +290,11 @@ class Planner:
         return Mixer(self.strategy.mix.schedule, self.settings.mixture, credit_S, saved)
 
     def _new_intakes(self) -> list[SourceIntake]:
-        keep_runs = self.strategy.pack.cuts
-        return [SourceIntake(terms, index, keep_runs=keep_runs) for index, terms in enumerate(self._terms)]
+        keep_runs, keep_images = self.strategy.pack.cuts, self.strategy.encode is not None
+        return [
+            SourceIntake(terms, index, keep_runs=keep_runs, keep_images=keep_images)
+            for index, terms in enumerate(self._terms)
+        ]
 
     def _intake(self, source: str) -> SourceIntake:
         if source not in self._by_name:

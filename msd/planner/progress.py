@@ -87,27 +87,45 @@ def _names(intakes: Sequence[SourceIntake]) -> list[str]:
 
 def _pieces_to_state(pieces: Iterable[Piece], names: Sequence[str]) -> list[dict[str, Any]]:
     """Return carried samples with all that planning must know of them."""
-    return [
-        {**piece._asdict(), "source": names[piece.source], "runs": [list(run) for run in piece.runs]}
-        for piece in pieces
-    ]
+    return [_piece_to_state(piece, names[piece.source]) for piece in pieces]
 
 
-def carried(saved: SavedProgress, names: Sequence[str], pack: Pack) -> tuple[Piece, ...]:
+def _piece_to_state(piece: Piece, source: str) -> dict[str, Any]:
+    values = {**piece._asdict(), "source": source, "runs": [list(run) for run in piece.runs]}
+    patches = values.pop("image_patches")
+    return values | ({"image_patches": list(patches)} if patches else {})
+
+
+def carried(
+    saved: SavedProgress, names: Sequence[str], pack: Pack, *, tell_images_apart: bool = False
+) -> tuple[Piece, ...]:
     """Return the samples that a state carries.
 
+    Args:
+        saved: The state.
+        names: Of the sources, in order.
+        pack: What can wait.
+        tell_images_apart: Whether the patches of each image must be known.
+
     Raises:
-        StateError: If they are more, or longer, than what can wait.
+        StateError: If they are more, or longer, than what can wait, or their images are not told apart.
     """
     if len(saved.carry) > pack.most_carried:
         raise damaged(f"carry has {len(saved.carry)} samples, at most {pack.most_carried} can wait")
     for piece in saved.carry:
         if piece.length > pack.sequence_length:
             raise damaged(f"carry.length cannot be {piece.length}")
+        if tell_images_apart and piece.num_images > 1 and not piece.image_patches:
+            raise StateError(
+                f"cannot resume: sample ({piece.source!r}, {piece.ordinal}, {piece.part}) waits with "
+                f"{piece.num_images} images, and a state saved by a strategy that does not encode images apart from "
+                "their rows tells no size of each; resume with that strategy, and save again once such samples wait "
+                "no more"
+            )
     return tuple(
         Piece(
             names.index(piece.source), piece.ordinal, piece.part, piece.start, piece.length, piece.num_valid,
-            piece.num_image_tokens, piece.num_images, piece.num_patches, tuple(piece.runs),
+            piece.num_image_tokens, piece.num_images, piece.num_patches, tuple(piece.runs), tuple(piece.image_patches),
         )
         for piece in saved.carry
     )  # fmt: skip

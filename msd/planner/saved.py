@@ -42,6 +42,7 @@ class SavedPiece(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     num_images: Length
     num_patches: Length
     runs: list[tuple[Length, Length]]
+    image_patches: list[Length] = []
 
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e308, le=1e308)]
@@ -112,6 +113,7 @@ def _check_piece(piece: SavedPiece, sources: Mapping[str, SavedSource]) -> None:
         "num_valid": piece.num_valid if piece.num_valid > piece.length else None,
         "num_image_tokens": piece.num_image_tokens if piece.num_image_tokens > piece.length else None,
         "runs": piece.runs if flat != sorted(flat) else None,
+        "image_patches": piece.image_patches if piece.image_patches and not _is_whole(piece) else None,
     }
     _refuse("carry", impossible)
 
@@ -125,6 +127,11 @@ def _check_steering(steering: SavedSteering, sources: Mapping[str, SavedSource])
         "reports": steps if steps != sorted(steps) else None,
     }
     _refuse("mixture", impossible)
+
+
+def _is_whole(piece: SavedPiece) -> bool:
+    """Return whether the patches of a sample's images are those of the sample."""
+    return len(piece.image_patches) == piece.num_images > 1 and sum(piece.image_patches) == piece.num_patches
 
 
 def _refuse(where: str, impossible: Mapping[str, Any]) -> None:

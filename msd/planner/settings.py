@@ -7,7 +7,7 @@ from typing import Any, Literal
 from msd.core.cost import CostFunction
 from msd.core.mesh import Mesh
 from msd.core.stages import Stages
-from msd.planner.config import BalanceConfig, BatchConfig, MixtureConfig
+from msd.planner.config import BalanceConfig, BatchConfig, EncoderConfig, MixtureConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,5 +44,6 @@ class PlannerSettings:
     stages: Stages = field(default_factory=Stages)
     fields_by_stage: bool = False
     """Pipeline stages get only the fields that they need."""
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
     strategy: Callable[..., Any] | None = None
     """None is the default strategy."""

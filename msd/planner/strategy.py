@@ -1,12 +1,12 @@
 """Which graph a run follows: the default, or the user's function of (graph, context)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from msd.core.cost import CostFunction
 from msd.errors import ConfigError, MsdError, told
-from msd.planner.config import BalanceConfig, BatchConfig
+from msd.planner.config import BalanceConfig, BatchConfig, EncoderConfig
 from msd.planner.dgraph import DGraph, Strategy
 from msd.planner.mixture.schedule import MixtureSchedule
 from msd.planner.place_tree import ClientPlaceTree
@@ -25,6 +25,7 @@ class StrategyContext:
     balance: BalanceConfig
     cost: Mapping[str, CostFunction]
     broadcast: tuple[str, ...]
+    encoder: EncoderConfig
 
 
 StrategyFunction = Callable[[DGraph, StrategyContext], DGraph]
@@ -32,19 +33,7 @@ StrategyFunction = Callable[[DGraph, StrategyContext], DGraph]
 
 def default_strategy(graph: DGraph, context: StrategyContext) -> DGraph:
     """Mix, pack, one bucket for each data-parallel coordinate, even out cost, broadcast as configured."""
-    graph = mix_and_pack(graph, context).distribute("dp")
-    for module, function in context.cost.items():
-        graph = graph.cost(function, module)
-    if context.balance.method != "none":
-        graph = graph.balance(
-            context.balance.method,
-            context.balance.across,
-            min_gain=context.balance.min_gain,
-            objective=context.balance.objective,
-        )
-    for axis in context.broadcast:
-        graph = graph.broadcast_at(axis)
-    return graph
+    return balance_and_broadcast(mix_and_pack(graph, context).distribute("dp"), context)
 
 
 def mix_and_pack(graph: DGraph, context: StrategyContext) -> DGraph:
@@ -56,6 +45,38 @@ def mix_and_pack(graph: DGraph, context: StrategyContext) -> DGraph:
         document_multiple=context.document_multiple,
         lookahead=context.lookahead,
     )
+
+
+def balance_and_broadcast(graph: DGraph, context: StrategyContext, modules: Sequence[str] = ()) -> DGraph:
+    """Return the graph with the costs, the balance and the broadcast axes of the configuration.
+
+    Args:
+        graph: Distributed already.
+        context: What the configuration says.
+        modules: Only their cost is evened out; none is that of all.
+    """
+    for module, function in context.cost.items():
+        graph = graph.cost(function, module)
+    if context.balance.method != "none":
+        graph = graph.balance(
+            context.balance.method,
+            context.balance.across,
+            min_gain=context.balance.min_gain,
+            objective=context.balance.objective,
+            modules=modules,
+        )
+    for axis in context.broadcast:
+        graph = graph.broadcast_at(axis)
+    return graph
+
+
+def need_encoder_cost(context: StrategyContext, strategy: str) -> None:
+    """Raise `ConfigError` unless the configuration says what images cost."""
+    if "encoder" not in context.cost:
+        raise ConfigError(
+            f"strategy {strategy} needs to know what images cost; set cost.encoder, for instance "
+            "{kind: transformer, hidden: 1280, layers: 32, causal: false}"
+        )
 
 
 def compile_strategy(settings: PlannerSettings) -> Strategy:
@@ -81,6 +102,7 @@ def compile_strategy(settings: PlannerSettings) -> Strategy:
         balance=settings.balance,
         cost=settings.cost,
         broadcast=settings.broadcast,
+        encoder=settings.encoder,
     )
     try:
         graph = function(DGraph.over(ClientPlaceTree(settings.mesh, settings.stages)), context)

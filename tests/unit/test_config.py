@@ -92,6 +92,7 @@ def test_what_is_left_out_has_the_values_of_the_contract():
         "strategy": "default",
         "balance": {"method": "lpt", "across": ["bucket", "microbatch"], "min_gain": 0.0},
         "cost": {"backbone": {"kind": "transformer", **plain(TransformerCost(hidden=4096, layers=32))}},
+        "encoder": {"ranks": "world", "every": "auto"},
         "broadcast": [], "fields_by_stage": False, "stages": {"per_rank": 1, "style": "loop"},
         "loaders": "auto", "constructors": "auto", "shadows": 0,
         "runtime": {"kind": "dask", "scheduler": None, "workers": 2, "compact": True, "deadline_s": 300.0},

@@ -1,7 +1,8 @@
-"""What a step is made of: the mixture, the batch, how it is packed and balanced."""
+"""What a step is made of: the mixture, the batch, how it is packed and balanced, who encodes images."""
 
 from msd.planner.config.balance import BalanceConfig
 from msd.planner.config.batch import BatchConfig, PackingConfig
+from msd.planner.config.encoder import EncoderConfig
 from msd.planner.config.mixture import MixtureConfig, StageConfig
 
-__all__ = ["BalanceConfig", "BatchConfig", "MixtureConfig", "PackingConfig", "StageConfig"]
+__all__ = ["BalanceConfig", "BatchConfig", "EncoderConfig", "MixtureConfig", "PackingConfig", "StageConfig"]

@@ -42,6 +42,8 @@ class Balance:
     """Relative gain of the objective below which the packed layout is kept."""
     objective: Objective = "auto"
     """`cost` of buckets, `lockstep` over slots, time of the `pipeline`; auto is the sum of those that apply."""
+    modules: tuple[str, ...] = ()
+    """Modules whose cost counts; none names all that have a cost."""
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -59,7 +61,8 @@ class Balance:
 
     def __str__(self) -> str:
         objective = "" if self.objective == "auto" else f", objective={self.objective!r}"
-        return f"balance({self.method!r}, across={list(self.across)}{objective})"
+        modules = f", modules={list(self.modules)}" if self.modules else ""
+        return f"balance({self.method!r}, across={list(self.across)}{objective}{modules})"
 
 
 def balance(

@@ -1,0 +1,1 @@
+"""Strategies that come with msd, written with the same primitives as a user's own."""
