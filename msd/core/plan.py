@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from msd.core.arrays import Float64Array, Int32Array, Int64Array
+from msd.core.arrays import BoolArray, Float64Array, Int32Array, Int64Array
 from msd.core.encoder import EncoderPlan, EncoderReport
 from msd.core.mesh import Mesh
 from msd.core.sample import SampleId
@@ -101,6 +101,10 @@ class StepPlan:
     cost_D: Float64Array
     """Cost summed over modules."""
     global_num_valid_tokens: int
+    align: tuple[str, ...] = ()
+    """Modalities that all rows of a slot have, or none of them; a row that lacks one carries a dummy."""
+    dummy_BM: BoolArray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.bool_))
+    """Rows that carry a dummy image; empty unless `align` names images."""
     progress: StateDict
     """Position of the run after this step; mesh-independent."""
     report: PlanReport
@@ -187,6 +191,8 @@ class StepPlan:
         ]  # fmt: skip
         if self.slice_method != "zigzag" or self.fields_P is not None:
             geometry.append([self.slice_method, self.fields_P])
+        if self.align:
+            geometry.append([self.align, self.dummy_BM.tolist()])
         if self.encoder is not None:
             geometry += [self.encoder.ranks_E, self.encoder.receivers_B, self.encoder.num_rounds]
         columns = (

@@ -14,6 +14,7 @@ from msd.core.cost import CostFunction
 from msd.errors import ConfigError
 from msd.planner.mixture.schedule import MixtureSchedule
 from msd.planner.place_tree import ClientPlaceTree
+from msd.planner.primitives.align import Align
 from msd.planner.primitives.balance import Balance, Method, Objective
 from msd.planner.primitives.broadcast import BroadcastAt
 from msd.planner.primitives.cost import Cost
@@ -22,10 +23,11 @@ from msd.planner.primitives.encode import Encode, Every, Ranks
 from msd.planner.primitives.mix import Mix
 from msd.planner.primitives.pack import Pack
 
-Op = Mix | Pack | Distribute | Cost | Balance | Encode | BroadcastAt
-_Kind = TypeVar("_Kind", Mix, Pack, Distribute, Cost, Balance, Encode, BroadcastAt)
+Op = Mix | Pack | Distribute | Cost | Balance | Align | Encode | BroadcastAt
+_Kind = TypeVar("_Kind", Mix, Pack, Distribute, Cost, Balance, Align, Encode, BroadcastAt)
 _NAMES: dict[type[Any], str] = {
-    Mix: "mix", Pack: "pack", Distribute: "distribute", Cost: "cost", Balance: "balance", Encode: "encode",
+    Mix: "mix", Pack: "pack", Distribute: "distribute", Cost: "cost", Balance: "balance", Align: "align",
+    Encode: "encode",
     BroadcastAt: "broadcast_at",
 }  # fmt: skip
 
@@ -42,6 +44,8 @@ class Strategy:
     balance: Balance | None
     """None keeps the packed layout."""
     broadcast: tuple[str, ...]
+    align: tuple[str, ...]
+    """Modalities that all rows of a slot have, or none."""
     text: str
     """The graph as it was written."""
     encode: Encode | None = None
@@ -143,6 +147,13 @@ class DGraph:
         op.check(self.tree)
         return self._with(op)
 
+    def align(self, modality: str) -> "DGraph":
+        """Let all rows of a slot have this modality or none: a row that lacks it carries a flagged dummy."""
+        self._need("align", Distribute, "call .distribute(axis) first")
+        if modality in [op.modality for op in self._all(Align)]:
+            raise ConfigError(f"align({modality!r}) stands twice; leave one out")
+        return self._with(Align(modality))
+
     def broadcast_at(self, axis: str) -> "DGraph":
         """Let only the rank at coordinate 0 of this axis fetch."""
         self._need("broadcast_at", Distribute, "call .distribute(axis) first")
@@ -168,6 +179,7 @@ class DGraph:
             costs=tuple(self._all(Cost)),
             balance=balance[0] if balance else None,
             broadcast=tuple(op.axis for op in self._all(BroadcastAt)),
+            align=tuple(op.modality for op in self._all(Align)),
             text=str(self),
             encode=encode[0] if encode else None,
         )
@@ -179,7 +191,7 @@ class DGraph:
         return [op for op in self.ops if isinstance(op, kind)]
 
     def _with(self, op: Op) -> "DGraph":
-        if not isinstance(op, Cost | BroadcastAt) and any(type(known) is type(op) for known in self.ops):
+        if not isinstance(op, Cost | Align | BroadcastAt) and any(type(known) is type(op) for known in self.ops):
             raise ConfigError(f"{_NAMES[type(op)]} stands twice in the graph; leave one out")
         return DGraph(self.tree, (*self.ops, op))
 

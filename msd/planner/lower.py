@@ -16,6 +16,7 @@ from msd.core.state import StateDict
 from msd.planner.dgraph import Strategy
 from msd.planner.floors import capped_imbalance_floor, excess, imbalance_floor, lockstep_floor
 from msd.planner.piece import Piece
+from msd.planner.primitives.align import dummies
 from msd.planner.primitives.balance import Balance, balance
 from msd.planner.primitives.cost import Cost, scaled
 from msd.planner.primitives.encode import Images, encoder_plan
@@ -104,7 +105,8 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
     counted = [cost_D for module, cost_D in cost_by_module.items() if not op.modules or module in op.modules]
     cost_DK, share_K = scaled(counted)
     total_D = _summed(cost_by_module, len(columns))
-    layout = balance(sequences, cost_DK, share_K, padded_D, grid, op, cuts=pack.cuts)
+    together_D = columns[:, 7] > 0 if "image" in strategy.align else None
+    layout = balance(sequences, cost_DK, share_K, padded_D, grid, op, cuts=pack.cuts, together_D=together_D)
     order, bucket_D, slot_D, offset_D = _placed(layout, padded_D, grid)
     columns = columns[order]
     encoder, encoding = None, None
@@ -149,6 +151,10 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
         slot_D=slot_D.astype(np.int32),
         offset_D=offset_D.astype(np.int32),
         cost_D=total_D[order],
+        align=strategy.align,
+        dummy_BM=dummies(columns[:, 7], bucket_D, slot_D, (grid.num_buckets, grid.num_microbatches))
+        if "image" in strategy.align
+        else np.zeros((0, 0), dtype=np.bool_),
         global_num_valid_tokens=int(columns[:, 5].sum()),
         progress=membership.progress,
         report=_report(membership, strategy, place, grid, columns, cost_by_module, padded_D, packed, layout, encoding),

@@ -65,6 +65,8 @@ def balance_and_broadcast(graph: DGraph, context: StrategyContext, modules: Sequ
             objective=context.balance.objective,
             modules=modules,
         )
+    for modality in context.balance.align:
+        graph = graph.align(modality)
     for axis in context.broadcast:
         graph = graph.broadcast_at(axis)
     return graph

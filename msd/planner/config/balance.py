@@ -18,6 +18,8 @@ class BalanceConfig(ConfigStruct, frozen=True, kw_only=True):
     """cost of ranks, lockstep over slots, 1F1B time of the pipeline; auto is the sum of those that apply."""
     min_gain: float = 0.0
     """Relative gain of the objective below which the packed layout is kept."""
+    align: list[Literal["image"]] = msgspec.field(default_factory=list)
+    """Modalities that all rows of a slot have, or none: a row that lacks one carries a flagged dummy."""
 
     def __post_init__(self) -> None:
         check_range("balance.min_gain", self.min_gain, 0.0, 1.0, "0 takes every gain")

@@ -13,10 +13,17 @@ from typing import Literal
 
 import numpy as np
 
-from msd.core.arrays import Float64Array, Int64Array
+from msd.core.arrays import BoolArray, Float64Array, Int64Array
 from msd.errors import ConfigError
 from msd.planner.balancers import BALANCERS
-from msd.planner.primitives.even import arrange_buckets, evened_buckets, evened_rows, evened_slots, evener_buckets
+from msd.planner.primitives.even import (
+    arrange_buckets,
+    evened_buckets,
+    evened_rows,
+    evened_slots,
+    evener_buckets,
+    grouped_rows,
+)
 from msd.planner.primitives.layout import Grid, Layout, finished, packed_layout
 from msd.planner.primitives.objective import bucket_excess, lockstep_excess, pipeline_excess
 from msd.planner.primitives.slots import pipeline_order
@@ -74,6 +81,7 @@ def balance(
     op: Balance,
     *,
     cuts: bool,
+    together_D: BoolArray | None = None,
 ) -> Layout:
     """Return a layout of the same documents with evener cost.
 
@@ -90,6 +98,7 @@ def balance(
         grid: Rows to fill.
         op: What to even out.
         cuts: Whether packing cut parts: then sequences stay as they are and only change places.
+        together_D: Documents whose rows share slots where that is no worse; it saves other rows their dummies.
     """
     packed = packed_layout(sequences, grid)
     if op.method == "none" or not cost_DK.shape[1] or grid.num_buckets * grid.num_stages == 1:
@@ -105,6 +114,9 @@ def balance(
         tried.append(_evened(tried[0].sequences, total_D[:, None], padded_D, grid, op, shape, cuts=cuts))
     if grid.num_stages > 1:
         tried.append(_evened(packed.sequences, total_D[:, None], padded_D, grid, op, "rows", cuts=cuts))
+    if together_D is not None:
+        tried = [_together(layout, together_D, cost_DK, padded_D, grid, op) for layout in tried] + tried
+    if grid.num_stages > 1:
         tried = [_in_pipeline_order(layout, total_D, grid) for layout in tried]
     balanced = min(tried, key=objective)
     before = objective(packed)
@@ -134,6 +146,16 @@ def _evened(
         arrange_buckets(rows)
         if shape == "slots" and op.objective != "lockstep" and not cuts:
             rows = evener_buckets(rows)
+    return finished(rows.sequences, rows.rows)
+
+
+def _together(
+    layout: Layout, together_D: BoolArray, cost_DK: Int64Array, padded_D: Int64Array, grid: Grid, op: Balance
+) -> Layout:
+    """Return the layout with the rows that hold such documents in as few slots as they fill."""
+    rows = grouped_rows(layout, together_D, cost_DK, padded_D, grid)
+    if "bucket" in op.across:
+        arrange_buckets(rows)
     return finished(rows.sequences, rows.rows)
 
 

@@ -7,11 +7,11 @@ Sequences go to rows by cost, then rows trade sequences and documents under the 
 
 import numpy as np
 
-from msd.core.arrays import Int64Array
+from msd.core.arrays import BoolArray, Int64Array
 from msd.planner.balancers import Balancer
 from msd.planner.primitives.climb import even_buckets, even_slots
 from msd.planner.primitives.exchange import Rows, sums
-from msd.planner.primitives.layout import Grid, by_slot
+from msd.planner.primitives.layout import Grid, Layout, by_slot
 from msd.planner.primitives.objective import bucket_excess, lockstep_excess
 
 _MAX_TRIES = 1200
@@ -69,6 +69,16 @@ def evened_rows(
     rows = Rows(sequences, [of_row], cost_DK, padded_D, grid.sequence_length)
     _trade(rows, grid.sequences_per_row, min(_MAX_TRIES, 24 * num_rows), cuts=cuts)
     return Rows(sequences, _bands(rows.rows[0], sequences, cost_DK, grid), cost_DK, padded_D, grid.sequence_length)
+
+
+def grouped_rows(layout: Layout, together_D: BoolArray, cost_DK: Int64Array, padded_D: Int64Array, grid: Grid) -> Rows:
+    """Return the rows of a layout with those that hold such documents in the first slots, each group by cost."""
+    of_row = [row for slot in layout.rows for row in slot]
+    value_R = layout.cost_MB(cost_DK).ravel()
+    has_R = np.bincount(layout.row_D, weights=together_D, minlength=len(of_row)) > 0
+    order = np.lexsort((-value_R, ~has_R)).tolist()
+    slots = by_slot([of_row[row] for row in order], grid)
+    return Rows(layout.sequences, slots, cost_DK, padded_D, grid.sequence_length)
 
 
 def _trade(rows: Rows, sequences_per_row: int, num_tries: int, *, cuts: bool) -> None:

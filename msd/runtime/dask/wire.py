@@ -150,7 +150,7 @@ def plan_from_wire(wire: Wire) -> StepPlan:
     values = dict(wire)
     values["mesh"] = Mesh(tuple((axis, size) for axis, size in wire["mesh"]))
     values["report"] = PlanReport(**wire["report"])
-    for name in ("consumers_B", "broadcast", "source_names", "notes", "fields_P"):
+    for name in ("consumers_B", "broadcast", "source_names", "notes", "fields_P", "align"):
         values[name] = _tuples(wire[name])
     return StepPlan(**values)
 
