@@ -10,6 +10,7 @@ import msgspec
 
 from msd.config import PipelineConfig, import_dotted
 from msd.constructor.constructor import DataConstructor
+from msd.constructor.images import dummy_images
 from msd.coordinator import Coordinator, Placement
 from msd.core.index import BlockTable
 from msd.core.mesh import Mesh
@@ -24,6 +25,7 @@ from msd.loader.processes.chain import placed
 from msd.loader.processes.pool import TransformProcesses
 from msd.loader.processes.recipe import ChainRecipe
 from msd.loader.transforms.chain import AppliesTransforms, TransformChain
+from msd.loader.transforms.config import ImageConfig
 from msd.loader.transforms.function import code_of
 from msd.planner.config import MixtureConfig, StageConfig
 from msd.planner.config.mixture import GroupConfig
@@ -212,7 +214,12 @@ def build_planner(config: PipelineConfig, orders: Mapping[str, SourceOrder], mes
 
 def build_constructor(config: PipelineConfig) -> DataConstructor:
     """Return the constructor of a run."""
-    return DataConstructor(pad_token_id=config.batch.pad_token_id)
+    transforms = [transform for source in config.sources.values() for transform in source.transforms]
+    image = next((transform for transform in transforms if isinstance(transform, ImageConfig)), None)
+    return DataConstructor(
+        pad_token_id=config.batch.pad_token_id,
+        dummy=None if image is None else dummy_images(patch=image.patch, merge=image.merge),
+    )
 
 
 def build_coordinator(

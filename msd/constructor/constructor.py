@@ -52,9 +52,10 @@ class AssembledBucket:
 class DataConstructor:
     """Assembles the buckets of plans. Keeps nothing between steps."""
 
-    def __init__(self, *, pad_token_id: int) -> None:
-        """Fill positions that no document occupies with `pad_token_id`."""
+    def __init__(self, *, pad_token_id: int, dummy: RowImages | None = None) -> None:
+        """Fill positions that no document occupies with `pad_token_id`, and rows that lack an image with `dummy`."""
         self._pad_token_id = pad_token_id
+        self._dummy = dummy
 
     def build(self, plan: StepPlan, bucket: int, sample_of: Callable[[SampleId], Sample]) -> AssembledBucket:
         """Return the rows of one bucket.
@@ -69,7 +70,7 @@ class DataConstructor:
             ConfigError: If images with patches of different sizes meet in one row.
         """
         document_N = plan.documents_of(bucket)
-        rows = _rows(plan, document_N, sample_of, self._pad_token_id)
+        rows = self._aligned(plan, bucket, _rows(plan, document_N, sample_of, self._pad_token_id))
         axis = plan.slice_axis
         if axis is None or axis in plan.broadcast:
             microbatches_C: tuple[tuple[Microbatch, ...], ...] = (rows,)
@@ -82,6 +83,20 @@ class DataConstructor:
             microbatches_C=microbatches_C,
             sample_ids=tuple(plan.sample_ids(bucket)),
             progress=canonical_json(plan.progress),
+        )
+
+    def _aligned(self, plan: StepPlan, bucket: int, rows: tuple[Microbatch, ...]) -> tuple[Microbatch, ...]:
+        """Return the rows with a dummy image where the plan says so."""
+        if not plan.dummy_BM.size or not plan.dummy_BM[bucket].any():
+            return rows
+        if self._dummy is None:
+            raise PlanError(
+                f"step {plan.step}: bucket {bucket} is to carry a dummy image, but no source has an image transform "
+                "that says how large; leave images out of balance.align"
+            )
+        return tuple(
+            replace(row, images=self._dummy) if is_dummy else row
+            for row, is_dummy in zip(rows, plan.dummy_BM[bucket].tolist(), strict=True)
         )
 
     def rank_batch(self, assembled: AssembledBucket, plan: StepPlan, rank: int) -> RankBatch:

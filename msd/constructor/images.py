@@ -45,6 +45,21 @@ def row_images(samples: Sequence[Sample], start_N: Int32Array, offset_N: Int32Ar
     )
 
 
+def dummy_images(*, patch: int, merge: int) -> RowImages:
+    """Return one black image of a single merged patch that belongs to no document and has no tokens.
+
+    Args:
+        patch: Pixels of a patch's side.
+        merge: One placeholder stands for merge * merge patches.
+    """
+    return RowImages(
+        pixels=np.zeros((merge * merge, patch * patch * 3), dtype=np.uint8),
+        grids=np.array([[1, merge, merge]], dtype=np.int32),
+        owner=np.array([-1], dtype=np.int32),
+        starts=np.array([-1], dtype=np.int32),
+    )
+
+
 def _check_patch_sizes(owned: Sequence[tuple[int, Sample, SampleImages]]) -> None:
     _, first, first_images = owned[0]
     for _, sample, images in owned:

@@ -25,7 +25,7 @@ class RowImages:
     owner: Int32Array
     """int32 [I]: index of the document in the row; -1 for a dummy, which has no tokens."""
     starts: Int32Array
-    """int32 [I]: position in the row of the image's first placeholder."""
+    """int32 [I]: position in the row of the image's first placeholder; -1 for a dummy."""
 
 
 TOKEN_FIELDS = ("input_ids", "labels", "position_ids", "segment_ids", "loss_mask")

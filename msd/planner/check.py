@@ -30,6 +30,7 @@ def check_plan(plan: StepPlan, members: Int64Array | None = None) -> list[str]:
         *_check_rows(plan),
         *_check_once(plan),
         *_check_counts(plan),
+        *_check_aligned(plan),
         *check_ranks(plan),
         *check_encoder(plan),
         *(_check_members(plan, members) if members is not None else ()),
@@ -141,6 +142,31 @@ def _check_counts(plan: StepPlan) -> list[str]:
         broken.append(
             f"global_num_valid_tokens is {plan.global_num_valid_tokens}, documents sum to {int(plan.num_valid_D.sum())}"
         )
+    return broken
+
+
+def _check_aligned(plan: StepPlan) -> list[str]:
+    """A row carries a dummy just where it has no image, another row of its slot has one, and images are aligned."""
+    shape = (plan.num_buckets, plan.num_microbatches)
+    if "image" not in plan.align:
+        count = int(plan.dummy_BM.sum())
+        return [f"{count} rows carry a dummy image, and images are not aligned"] if count else []
+    if plan.dummy_BM.shape != shape:
+        return [f"dummies are said for {plan.dummy_BM.shape} rows of {shape}"]
+    has_BM = np.zeros(shape, dtype=np.bool_)
+    holds_D = (plan.num_images_D > 0) & (plan.bucket_D >= 0) & (plan.bucket_D < shape[0])
+    holds_D &= (plan.slot_D >= 0) & (plan.slot_D < shape[1])
+    has_BM[plan.bucket_D[holds_D], plan.slot_D[holds_D]] = True
+    broken = []
+    rules: list[tuple[str, BoolArray]] = [
+        ("carries a dummy image and has images", plan.dummy_BM & has_BM),
+        ("carries a dummy image, and no row of its slot has an image", plan.dummy_BM & ~has_BM.any(axis=0)),
+        ("has neither an image nor a dummy, and another row has one", has_BM.any(axis=0) & ~has_BM & ~plan.dummy_BM),
+    ]
+    for rule, broken_BM in rules:
+        if broken_BM.any():
+            bucket, slot = divmod(int(broken_BM.argmax()), shape[1])
+            broken.append(f"{int(broken_BM.sum())} rows: bucket {bucket} slot {slot} {rule}")
     return broken
 
 

@@ -1,21 +1,63 @@
 """A plan as a tree that a person can read, and as a table that a program can."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msd.core.plan import StepPlan
 from msd.errors import ConfigError
+from msd.planner.lineage import documents_of, lineage
+from msd.planner.words import numbers
+
+if TYPE_CHECKING:
+    import pandas
 
 _DOCUMENTS_SHOWN = 6
 
 
-def explain(plan: StepPlan) -> str:
+class Explanation(str):
+    """A plan in words; in a notebook it is drawn, and `to_pandas` gives its documents as a table."""
+
+    __slots__ = ("_plan",)
+
+    def __new__(cls, text: str, plan: StepPlan) -> "Explanation":
+        """Return the text, which knows its plan."""
+        made = super().__new__(cls, text)
+        made._plan = plan
+        return made
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Return one row a document; see `msd.planner.frames`."""
+        from msd.planner.frames import plan_to_pandas
+
+        return plan_to_pandas(self._plan)
+
+    def _repr_svg_(self) -> str:
+        from msd.planner.draw import plan_svg
+
+        return plan_svg(self._plan)
+
+
+def explain(plan: StepPlan, sample: str | None = None) -> str:
     """Return a plan as text: what the step holds, how even it is and why no evener, then each row.
 
+    Args:
+        plan: The step.
+        sample: Follow this sample instead, from its source to the slice that each rank holds: `web:17.0`, or `web:17`
+            for all parts of a row.
+
     Raises:
-        ConfigError: If it is no plan.
+        ConfigError: If it is no plan, or the step does not hold the sample.
     """
     if not isinstance(plan, StepPlan):
         raise ConfigError(f"explain takes a plan, got {type(plan).__name__}; see msd.plan(config)")
+    if sample is None:
+        return Explanation(_step(plan), plan)
+    documents = documents_of(plan, sample)
+    if not documents:
+        raise ConfigError(f"step {plan.step} does not hold {sample}; see explain(plan) for what it holds")
+    return "\n".join(str(lineage(plan, document)) for document in documents)
+
+
+def _step(plan: StepPlan) -> str:
     report = plan.report
     lines = [
         f"step {plan.step}  mesh {plan.mesh}  {plan.num_documents} documents in {plan.num_buckets} x "
@@ -34,7 +76,7 @@ def explain(plan: StepPlan) -> str:
         lines.append(f"  {name}: {tokens} tokens ({tokens / total:.1%}) in {samples} samples")
     lines.extend(f"  note: {note}" for note in plan.notes)
     for bucket in range(plan.num_buckets):
-        lines.append(f"  bucket {bucket} for ranks {_span(plan.consumers_B[bucket])}")
+        lines.append(f"  bucket {bucket} for {numbers(plan.consumers_B[bucket], 'rank')}")
         lines.extend(_row(plan, bucket, slot) for slot in range(plan.num_microbatches))
     return "\n".join(lines)
 
@@ -67,6 +109,8 @@ def _row(plan: StepPlan, bucket: int, slot: int) -> str:
     if len(chosen_D) > _DOCUMENTS_SHOWN:
         shown.append(f"and {len(chosen_D) - _DOCUMENTS_SHOWN} more")
     tokens, cost = int(plan.length_D[chosen_D].sum()), float(plan.cost_D[chosen_D].sum())
+    if plan.dummy_BM.size and plan.dummy_BM[bucket, slot]:
+        shown.append("a dummy image")
     return f"    slot {slot}: {tokens} tokens, cost {cost:.4g}: {', '.join(shown) or 'empty'}"
 
 
@@ -75,9 +119,3 @@ def _document(plan: StepPlan, document: int) -> str:
     start, length = int(plan.start_D[document]), int(plan.length_D[document])
     piece = f"[{start}:{start + length}]" if start else f"[{length}]"
     return f"{name}:{ordinal}.{part}{piece}"
-
-
-def _span(ranks: tuple[int, ...]) -> str:
-    if len(ranks) > 1 and ranks == tuple(range(ranks[0], ranks[-1] + 1)):
-        return f"{ranks[0]}-{ranks[-1]}"
-    return ", ".join(map(str, ranks[:16])) + (f" and {len(ranks) - 16} more" if len(ranks) > 16 else "")

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from msd.constructor import DataConstructor
+from msd.constructor.images import dummy_images
 from msd.core.batch import Microbatch
 from msd.core.mesh import Mesh
 from msd.core.sample import Sample, SampleId, SampleImages
-from msd.errors import ConfigError
+from msd.errors import ConfigError, PlanError
 from msd.testing.plans import Placed, plan_by_hand
 
 
@@ -95,3 +96,32 @@ def test_markers_say_the_shapes_of_images():
 def test_patches_of_different_sizes_in_one_row_are_refused_naming_both_sources():
     with pytest.raises(ConfigError, match="'photos' and 'scans' give patches of 12 and 27 values"):
         rows_of([Placed(photo(0, 1), 0), Placed(photo(1, 1, values=27, source="scans"), 8)])
+
+
+def test_a_row_that_the_plan_aligns_carries_a_dummy_that_belongs_to_no_document():
+    plan = plan_by_hand(
+        [[[Placed(photo(1, 1), 0)]], [[Placed(words(0), 0)]]],
+        mesh=Mesh.of(dp=2),
+        sequence_length=32,
+        align=("image",),
+        dummy_BM=np.array([[False], [True]]),
+    )
+    samples = {1: photo(1, 1), 0: words(0)}
+    constructor = DataConstructor(pad_token_id=0, dummy=dummy_images(patch=2, merge=2))
+    buckets = [constructor.build(plan, bucket, lambda sample_id: samples[sample_id.ordinal]) for bucket in range(2)]
+    real, made_up = (constructor.rank_batch(b, plan, rank).microbatches[0] for rank, b in enumerate(buckets))
+    assert real.images.owner.tolist() == [0]
+    assert made_up.images.owner.tolist() == [-1]
+    assert made_up.images.starts.tolist() == [-1]
+    assert made_up.images.grids.tolist() == [[1, 2, 2]]
+    assert made_up.images.pixels.shape == (4, real.images.pixels.shape[1])
+    assert not made_up.images.pixels.any()
+    assert made_up.input_ids.tolist()[:4] == [0, 1, 2, 0]
+
+
+def test_a_dummy_without_an_image_transform_is_refused():
+    plan = plan_by_hand(
+        [[[Placed(words(0), 0)]]], mesh=Mesh.of(dp=1), sequence_length=8, align=("image",), dummy_BM=np.array([[True]])
+    )
+    with pytest.raises(PlanError, match=r"no source has an image transform .* leave images out of balance\.align"):
+        DataConstructor(pad_token_id=0).build(plan, 0, lambda _: words(0))

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from msd.core.sample import MetaTable
+from msd.core.mesh import Mesh
+from msd.core.sample import MetaTable, Sample, SampleId
 from msd.errors import EngineError
-from msd.runtime.dask.wire import pack, tables_from_wire, tables_to_wire, unpack
+from msd.runtime.dask.wire import pack, plan_from_wire, plan_to_wire, tables_from_wire, tables_to_wire, unpack
+from msd.testing.plans import Placed, plan_by_hand
 from msd.testing.tables import Part, Row, failed_row, row, table_of
 
 
@@ -58,3 +60,14 @@ def test_however_many_arrays_two_values_travel():
 def test_an_exception_is_passed_on_as_it_is():
     error = EngineError("gone")
     assert unpack(pack([{"kind": "fail", "error": error}]))[0]["error"] is error
+
+
+def test_a_plan_with_dummies_comes_back_with_them():
+    sample = Sample(id=SampleId("web", 0, 0), tokens_T=np.arange(3, dtype=np.int32))
+    plan = plan_by_hand(
+        [[[Placed(sample, 0)]]], mesh=Mesh.of(dp=1), sequence_length=8, align=("image",), dummy_BM=np.array([[True]])
+    )
+    back = plan_from_wire(unpack(pack(plan_to_wire(plan))))
+    assert back.align == ("image",)
+    assert back.dummy_BM.dtype == np.bool_
+    assert back.digest == plan.digest
