@@ -41,6 +41,17 @@ class Window:
     num_rows: int
 
 
+@dataclass(frozen=True, slots=True)
+class RowPlace:
+    """Where a row lies in the data."""
+
+    epoch: int
+    shard: str
+    """The file, by its relative name."""
+    row: int
+    """Within the file."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Epoch:
     block_K: Int64Array
@@ -117,6 +128,15 @@ class SourceOrder:
             turn = permutation(len(row_N), self.seed, "rows", self.source, window.epoch, window.number)
             block_N, row_N = block_N[turn], row_N[turn]
         return block_N, row_N
+
+    def place_of(self, ordinal: int) -> RowPlace:
+        """Return where the row at `ordinal` lies."""
+        window = self.window_at(ordinal)
+        block_N, row_N = self.window_rows(window)
+        place = ordinal - window.first_ordinal
+        block = int(block_N[place])
+        shard = self.blocks.shards[self.blocks.shard_B[block]].name
+        return RowPlace(window.epoch, shard, int(self.blocks.first_row_B[block] + row_N[place]))
 
     def _epoch(self, epoch: int) -> _Epoch:
         known = self._epochs.get(epoch)

@@ -70,6 +70,15 @@ def headtail_positions(row_length: int, sequence_length: int, degree: int) -> In
     return _chunks(np.full(row_length // sequence_length, sequence_length, dtype=np.int64), degree)
 
 
+def held_runs(first: int, last: int, degree: int) -> tuple[tuple[tuple[int, int], tuple[int, int]], ...]:
+    """Return for each rank of the axis the two chunks `[start, stop)` that it holds of a stretch `[first, last)`."""
+    size = (last - first) // (2 * degree)
+    return tuple(
+        ((first + rank * size, first + (rank + 1) * size), (last - (rank + 1) * size, last - rank * size))
+        for rank in range(degree)
+    )
+
+
 def _chunks(extent_E: Int64Array, degree: int) -> Int64Array:
     chunk = np.tile(np.arange(2 * degree, dtype=np.uint16), len(extent_E))
     owner_T = np.repeat(np.minimum(chunk, 2 * degree - 1 - chunk), np.repeat(extent_E // (2 * degree), 2 * degree))

@@ -16,7 +16,7 @@ _DOCUMENTS_SHOWN = 6
 class Explanation(str):
     """A plan in words; in a notebook it is drawn, and `to_pandas` gives its documents as a table."""
 
-    __slots__ = ("_plan",)
+    _plan: StepPlan
 
     def __new__(cls, text: str, plan: StepPlan) -> "Explanation":
         """Return the text, which knows its plan."""

@@ -52,11 +52,7 @@ def provenance(plan: StepPlan, orders: Mapping[str, SourceOrder]) -> list[dict[s
 
 def _document(plan: StepPlan, document: int, orders: Mapping[str, SourceOrder]) -> dict[str, Any]:
     sample_id = plan.sample_id(document)
-    order = orders[sample_id.source]
-    window = order.window_at(sample_id.ordinal)
-    block_N, row_N = order.window_rows(window)
-    place = sample_id.ordinal - window.first_ordinal
-    block = int(block_N[place])
+    origin = orders[sample_id.source].place_of(sample_id.ordinal)
     bucket = int(plan.bucket_D[document])
     return {
         "source": sample_id.source,
@@ -64,9 +60,9 @@ def _document(plan: StepPlan, document: int, orders: Mapping[str, SourceOrder]) 
         "part": sample_id.part,
         "start": int(plan.start_D[document]),
         "length": int(plan.length_D[document]),
-        "epoch": window.epoch,
-        "shard": order.blocks.shards[order.blocks.shard_B[block]].name,
-        "row": int(order.blocks.first_row_B[block] + row_N[place]),
+        "epoch": origin.epoch,
+        "shard": origin.shard,
+        "row": origin.row,
         "bucket": bucket,
         "ranks": list(plan.consumers_B[bucket]),
         "microbatch": int(plan.slot_D[document]),
