@@ -14,11 +14,15 @@ WORTH_S = 0.5e-3
 """CPU a row below which processes are not worth it: a row that crosses over costs about a tenth of this."""
 ENOUGH_ROWS = 16
 ENOUGH_S = 0.05
-"""CPU seconds of a measurement: many turns of the interpreter's lock, which takes 5 ms to change hands."""
+"""CPU seconds of a measurement, all rows together."""
+TURNS_S = 0.01
+"""CPU seconds of each of two threads at once, below which waiting does not show: two turns of the lock, which takes
+5 ms to change hands."""
+FREE_OVERLAP = 1.5
+"""Two threads that use so many cores at once do not hold the lock for long."""
 HELD_SHARE = 0.25
-"""Threads that wait for one another for more than this share of their time hold the lock."""
-FREE_OVERLAP = 1.3
-"""Two threads that use so many cores at once do not."""
+"""Of threads that do not, those that wait for one another for more than this share of their time do. Image decoding
+waits for a tenth, loops in Python for half or more, also on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +77,18 @@ def is_cheap(timing: Timing) -> bool:
     return timing.cpu_s < WORTH_S * timing.num_rows
 
 
+def shows_in(alone: Timing, num_rows: int) -> bool:
+    """Return whether two threads with so many rows each would show that they wait for one another."""
+    return alone.cpu_s * num_rows >= TURNS_S * alone.num_rows
+
+
 def holds_lock(alone: Timing, together: Timing, span_s: float) -> bool | None:
     """Return whether two threads wait for one another, or None if neither that nor its opposite shows.
 
     Neither shows on a machine without a free core: what does not run does not hold a lock either.
     """
-    before = alone.blocked_s / alone.cpu_s
-    more = together.blocked_s / together.cpu_s - before
-    if more >= HELD_SHARE * (1.0 + before):
-        return True
     if together.cpu_s >= FREE_OVERLAP * span_s:
         return False
-    return None
+    before = alone.blocked_s / alone.cpu_s
+    more = together.blocked_s / together.cpu_s - before
+    return True if more >= HELD_SHARE * (1.0 + before) else None

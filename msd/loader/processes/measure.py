@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import TypeAlias
 
 from msd.core.sample import RawSample
-from msd.loader.processes.decide import Timing, Where, is_cheap, is_measured, where_to_transform
+from msd.loader.processes.decide import Timing, Where, is_measured, shows_in, where_to_transform
 from msd.loader.transforms.chain import AppliesTransforms, RowResult
 from msd.sources.base import BadRow
 
@@ -60,8 +60,12 @@ class Measured:
             # The first rows pay for what is loaded when it is first used.
             self._is_warm = True
             return self._chain.apply(rows)
-        needs_two = is_measured(self._alone) and not is_cheap(self._alone)
-        results = self._by_two(rows) if needs_two and len(rows) > 1 else self._by_one(rows)
+        if not is_measured(self._alone):
+            results = self._by_one(rows)
+        elif shows_in(self._alone, len(rows) // 2):
+            results = self._by_two(rows)
+        else:
+            return self._chain.apply(rows)
         found = where_to_transform(self._alone, self._together, self._span_s)
         if found is not None:
             self._chosen = self._processes if found == "processes" else self._chain

@@ -298,7 +298,7 @@ def test_what_is_measured_decides_for_good_and_changes_no_result(monkeypatch, bl
 
     ticks = iter(range(1000))
     monkeypatch.setattr(measure, "timed", timed)
-    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(ticks) * 0.05)
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(ticks) * 0.05 * (1.0 + blocked))
     chain, other, chosen = Scripted(), Scripted(), []
     measured = Measured(chain, other, on_chosen=chosen.append)
     for first in range(0, 200, 20):
@@ -317,7 +317,7 @@ def test_an_error_of_the_other_thread_is_raised(monkeypatch):
             return super().apply(rows)
 
     monkeypatch.setattr(measure, "is_measured", lambda timing: True)
-    monkeypatch.setattr(measure, "is_cheap", lambda timing: False)
+    monkeypatch.setattr(measure, "shows_in", lambda timing, num_rows: True)
     measured = Measured(Fails(), Scripted(), on_chosen=lambda where: None)
     measured.apply(numbered([{}]))
     with pytest.raises(SourceError, match="gone"):

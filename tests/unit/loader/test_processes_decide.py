@@ -1,6 +1,6 @@
 import pytest
 
-from msd.loader.processes.decide import ENOUGH_ROWS, Timing, holds_lock, where_to_transform
+from msd.loader.processes.decide import ENOUGH_ROWS, Timing, holds_lock, shows_in, where_to_transform
 
 MS = 1e-3
 
@@ -27,7 +27,7 @@ NONE = Timing()
         pytest.param(ALONE, timing(50, 120, 100), 60, "threads", id="a fifth of the time under the lock"),
         pytest.param(ALONE, timing(50, 150, 100), 75, "processes", id="half of the time lost"),
         pytest.param(ALONE, timing(50, 300, 100, queued=195), 160, None, id="no core was free: nothing shows"),
-        pytest.param(ALONE, timing(50, 400, 100, queued=200), 200, "processes", id="few cores free, and the lock held"),
+        pytest.param(ALONE, timing(50, 300, 100, queued=170), 160, "processes", id="few cores free, and the lock held"),
         pytest.param(timing(50, 300, 100), timing(50, 300, 100), 150, None, id="as much waiting as alone"),
         pytest.param(timing(50, 200, 100), timing(50, 300, 100), 150, "processes", id="another source holds it too"),
     ],
@@ -40,6 +40,10 @@ def test_waiting_for_a_core_is_no_waiting_for_the_lock():
     assert timing(1, 10, 4, queued=5).blocked_s == pytest.approx(1 * MS)
     assert timing(1, 10, 6, queued=5).blocked_s == 0
     assert holds_lock(ALONE, timing(50, 500, 100, queued=400), 1.0) is None
+
+
+def test_two_threads_show_nothing_before_the_lock_has_changed_hands():
+    assert [shows_in(ALONE, num_rows) for num_rows in (0, 1, 4, 5, 32)] == [False, False, False, True, True]
 
 
 def test_timings_add_up():
