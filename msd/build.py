@@ -27,8 +27,7 @@ from msd.loader.processes.recipe import ChainRecipe
 from msd.loader.transforms.chain import AppliesTransforms, TransformChain
 from msd.loader.transforms.config import ImageConfig
 from msd.loader.transforms.function import code_of
-from msd.planner.config import MixtureConfig, StageConfig
-from msd.planner.config.mixture import GroupConfig
+from msd.planner.config import GroupConfig, MixtureConfig, StageConfig
 from msd.planner.planner import Planner, Starved
 from msd.planner.settings import PlannerSettings, SourceTerms
 from msd.sources.index import IndexProgress, index_sources

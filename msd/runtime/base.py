@@ -82,5 +82,10 @@ def check_supported(config: PipelineConfig) -> None:
             "checkpoint is not written by this release; set checkpoint: null and keep client.state_dict() with your "
             "model's checkpoint"
         )
+    if config.mixture.feedback is not None:
+        raise ConfigError(
+            "mixture.feedback needs reports of the loss, which the engines of this release do not take; leave it out, "
+            "or use a schedule"
+        )
     if config.shadows:
         raise ConfigError("shadows are not started by this release; set shadows: 0")

@@ -191,11 +191,11 @@ MISTAKES = [
     ),
     ({"mixture": {"schedule": [{"step": 5, "weights": {"x": 1}}]}}, "stage at step 5: there is no source 'x'"),
     ({"mixture": {"schedule": [{"weights": {"web": 1}}]}}, "a schedule stage starts at one place, got step=None, at=N"),
-    ({"mixture": {"schedule": [{"at": 5, "weights": {"web": 1}}]}}, "with mixture.clock step a stage starts at step:"),
+    ({"mixture": {"schedule": [{"at": 5, "weights": {"web": 1}}]}}, "with mixture.clock step its place is written st"),
     ({"mixture": {"schedule": [{"step": 5}]}}, "stage at step 5 has no weights; give it some, or mode: proportional"),
     (
         {"mixture": {"clock": "tokens", "schedule": [{"step": 5, "weights": {"web": 1}}]}},
-        "mixture.schedule stage at step 5: with mixture.clock tokens a stage starts at at: N, not step: N",
+        "mixture.schedule stage at step 5: with mixture.clock tokens its place is written at: N, not step: N",
     ),
     (
         {"mixture": {"clock": "samples", "schedule": [{"at": 0.5, "weights": {"web": 1}}]}},

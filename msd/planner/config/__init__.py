@@ -3,6 +3,15 @@
 from msd.planner.config.balance import BalanceConfig
 from msd.planner.config.batch import BatchConfig, PackingConfig
 from msd.planner.config.encoder import EncoderConfig
-from msd.planner.config.mixture import MixtureConfig, StageConfig
+from msd.planner.config.mixture import FeedbackConfig, GroupConfig, MixtureConfig, StageConfig
 
-__all__ = ["BalanceConfig", "BatchConfig", "EncoderConfig", "MixtureConfig", "PackingConfig", "StageConfig"]
+__all__ = [
+    "BalanceConfig",
+    "BatchConfig",
+    "EncoderConfig",
+    "FeedbackConfig",
+    "GroupConfig",
+    "MixtureConfig",
+    "PackingConfig",
+    "StageConfig",
+]

@@ -144,7 +144,7 @@ class MixtureConfig(ConfigStruct, frozen=True, kw_only=True):
         for stage in self.schedule:
             if getattr(stage, wrong) is not None:
                 raise ConfigError(
-                    f"{stage.where}: with mixture.clock {self.clock} a stage starts at {right}: N, not {wrong}: N"
+                    f"{stage.where}: with mixture.clock {self.clock} its place is written {right}: N, not {wrong}: N"
                 )
             if self.clock != "epoch" and (stage.start != int(stage.start) or stage.ramp != int(stage.ramp)):
                 raise ConfigError(
