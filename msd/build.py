@@ -121,7 +121,7 @@ def _recipe(config: PipelineConfig, name: str) -> ChainRecipe:
         source=name,
         transforms=source.transforms,
         seed=config.seed,
-        sequence_length=config.batch.sequence_length,
+        sequence_length=config.longest_sequence,
         overflow=source.overflow,
     )
 
@@ -175,6 +175,7 @@ def build_planner(config: PipelineConfig, orders: Mapping[str, SourceOrder], mes
             end=config.end_of(name),
             max_rate=source.on_error.max_rate,
             raises=source.on_error.policy == "raise",
+            overflow=source.overflow,
         )
         for name, source in config.sources.items()
     )
@@ -196,6 +197,7 @@ def build_planner(config: PipelineConfig, orders: Mapping[str, SourceOrder], mes
             mesh=config.place if mesh is None else mesh,
             num_microbatches=config.num_microbatches,
             document_multiple=config.document_multiple,
+            multiple_of=config.multiple_of,
             lookahead=config.lookahead,
             balance=config.balance,
             cost={
@@ -266,6 +268,7 @@ def identity(
         "batch.packing.method": config.batch.packing.method,
         "batch.packing.lookahead": config.lookahead,
         "batch.last": config.batch.last,
+        **batch_identity(config),
     }
     for name, source in config.sources.items():
         order = orders[name]
@@ -278,6 +281,21 @@ def identity(
             ),
             f"sources.{name}.transforms": fingerprint([transforms, source.overflow]),
         }
+    return parts
+
+
+def batch_identity(config: PipelineConfig) -> StateDict:
+    """Return what sizes of steps and packing make the order depend on; settings that say nothing are left out."""
+    parts: dict[str, Any] = {}
+    for section, chosen, settings in (
+        ("batch", config.batch, ("tokens_per_step", "schedule", "limits", "oversize")),
+        ("batch.packing", config.batch.packing, ("objective", "max_age")),
+    ):
+        usual = type(chosen)()
+        for setting in settings:
+            value = getattr(chosen, setting)
+            if value != getattr(usual, setting):
+                parts[f"{section}.{setting}"] = msgspec.to_builtins(value)
     return parts
 
 

@@ -19,6 +19,7 @@ from msd.cost.config import CostConfig, TransformerCost
 from msd.errors import ConfigError
 from msd.loader.config import SourceConfig
 from msd.loader.transforms.config import TokenizeConfig
+from msd.planner.batch_schedule import BatchSchedule, schedule_of
 from msd.planner.config import BalanceConfig, BatchConfig, EncoderConfig, MixtureConfig
 from msd.planner.config.mixture import groups_of, relative_weights, sources_of
 
@@ -132,8 +133,22 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
 
     @property
     def sequences_per_microbatch(self) -> int:
-        """Micro batch size: sequences of one row."""
-        return self.batch.global_batch_size // (self.place.size("dp") * self.num_microbatches)
+        """Micro batch size: sequences of one row, in the first step."""
+        schedule = schedule_of(self.batch, self.multiple_of)
+        num_sequences = self.batch.global_batch_size if schedule is None else schedule.at(0).num_sequences
+        return num_sequences // (self.place.size("dp") * self.num_microbatches)
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of a sequence where it is longest: no sample is longer."""
+        return max(BatchSchedule(self.batch, 1).lengths)
+
+    @property
+    def multiple_of(self) -> int:
+        """What numbers of sequences are rounded down to a multiple of."""
+        if self.batch.multiple_of != "auto":
+            return self.batch.multiple_of
+        return self.place.size("dp") * self.num_microbatches
 
     @property
     def document_multiple(self) -> int:
@@ -225,13 +240,17 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
             raise ConfigError(f"shadows must be 0 or more, got {self.shadows}")
         check_range("shadows", self.shadows, 0, _MAX_PARTS)
         rows = mesh.size("dp") * self.num_microbatches
-        if self.batch.global_batch_size % rows:
+        is_usual = self.batch.multiple_of == "auto" and self.batch.tokens_per_step is None and not self.batch.schedule
+        name = "global_batch_size" if is_usual else "multiple_of"
+        size = self.batch.global_batch_size if is_usual else self.multiple_of
+        if size % rows:
             raise ConfigError(
-                f"batch.global_batch_size {self.batch.global_batch_size} does not divide by dp * num_microbatches = "
+                f"batch.{name} {size} does not divide by dp * num_microbatches = "
                 f"{mesh.size('dp')} * {self.num_microbatches} = {rows}; set it to a multiple of {rows}, "
-                f"for instance {max(rows, round(self.batch.global_batch_size / rows) * rows)}"
+                f"for instance {max(rows, round(size / rows) * rows)}"
             )
-        row_tokens = self.batch.global_batch_size // rows * self.batch.sequence_length
+        schedule = BatchSchedule(self.batch, self.multiple_of)
+        row_tokens = schedule.most_tokens // rows
         if row_tokens > _MAX_ROW_TOKENS:
             raise ConfigError(
                 f"a microbatch has {row_tokens} tokens (global_batch_size / (dp * num_microbatches) * "
@@ -244,17 +263,19 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
             if axis in ("dp", *SPLIT_DP):
                 raise ConfigError(f"broadcast: [{axis}] would give every rank the same data; use tp, cp or pp")
         multiple = self.document_multiple
-        if self.batch.sequence_length % multiple:
-            raise ConfigError(
-                f"batch.sequence_length {self.batch.sequence_length} is not a multiple of document_multiple "
-                f"{multiple}; set it to {max(1, self.batch.sequence_length // multiple) * multiple}"
-            )
+        for length in schedule.lengths:
+            if length % multiple:
+                raise ConfigError(
+                    f"batch.sequence_length {length} is not a multiple of document_multiple {multiple}; set it to "
+                    f"{max(1, length // multiple) * multiple}"
+                )
         cp = mesh.size("cp")
-        if cp > 1 and self.batch.slice == "headtail" and self.batch.sequence_length % (2 * cp):
-            raise ConfigError(
-                f"batch.sequence_length {self.batch.sequence_length} must be a multiple of 2 * cp = {2 * cp} for "
-                f"batch.slice: headtail; set it to {-(-self.batch.sequence_length // (2 * cp)) * 2 * cp}"
-            )
+        for length in schedule.lengths:
+            if cp > 1 and self.batch.slice == "headtail" and length % (2 * cp):
+                raise ConfigError(
+                    f"batch.sequence_length {length} must be a multiple of 2 * cp = {2 * cp} for batch.slice: "
+                    f"headtail; set it to {-(-length // (2 * cp)) * 2 * cp}"
+                )
         if cp > 1 and self.batch.slice == "zigzag" and multiple % (2 * cp):
             raise ConfigError(
                 f"batch.document_multiple {multiple} must be a multiple of 2 * cp = {2 * cp} to slice documents for "

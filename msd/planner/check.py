@@ -6,21 +6,23 @@ from collections import Counter
 
 import numpy as np
 
-from msd.core.arrays import BoolArray, Int64Array
+from msd.core.arrays import BoolArray, Int32Array, Int64Array
 from msd.core.plan import StepPlan
 from msd.planner.check_encoder import check_encoder
 from msd.planner.check_ranks import check_ranks
+from msd.planner.primitives.pack import NO_LIMITS, Limits
 
 _SHOWN = 3
 
 
-def check_plan(plan: StepPlan, members: Int64Array | None = None) -> list[str]:
+def check_plan(plan: StepPlan, members: Int64Array | None = None, limits: Limits = NO_LIMITS) -> list[str]:
     """Return the rules that a plan breaks, one line each; none means that the plan may be sent.
 
     Args:
         plan: What to check.
         members: What the step must hold, [D, 5]: (index of the source, ordinal, part, start, length) in any order;
             None checks the plan alone.
+        limits: The most that a sequence may hold besides tokens.
     """
     broken = _check_columns(plan)
     if broken:
@@ -33,6 +35,7 @@ def check_plan(plan: StepPlan, members: Int64Array | None = None) -> list[str]:
         *_check_aligned(plan),
         *check_ranks(plan),
         *check_encoder(plan),
+        *_check_limits(plan, limits),
         *(_check_members(plan, members) if members is not None else ()),
     ]
 
@@ -167,6 +170,29 @@ def _check_aligned(plan: StepPlan) -> list[str]:
         if broken_BM.any():
             bucket, slot = divmod(int(broken_BM.argmax()), shape[1])
             broken.append(f"{int(broken_BM.sum())} rows: bucket {bucket} slot {slot} {rule}")
+    return broken
+
+
+def _check_limits(plan: StepPlan, limits: Limits) -> list[str]:
+    loads_D: dict[str, Int64Array | Int32Array] = {
+        "patches": plan.num_patches_D,
+        "image_tokens": plan.num_image_tokens_D,
+        "images": plan.num_images_D,
+        "attention": plan.length_D.astype(np.int64) ** 2,
+    }
+    row_D = plan.bucket_D.astype(np.int64) * plan.num_microbatches + plan.slot_D
+    sequence_D = (row_D * plan.row_length + plan.offset_D) // plan.sequence_length
+    _, place_D = np.unique(sequence_D, return_inverse=True)
+    broken = []
+    for name, cap in zip(limits.names, limits.caps, strict=True):
+        load_S = np.zeros(plan.num_documents, dtype=np.int64)
+        np.add.at(load_S, place_D, loads_D[name])
+        if (load_S > cap).any():
+            over_D = (load_S > cap)[place_D]
+            broken.append(
+                f"{int((load_S > cap).sum())} sequences hold more than batch.limits.{name} {cap}: that of "
+                f"{_name(plan, over_D)} holds {int(load_S.max())}"
+            )
     return broken
 
 

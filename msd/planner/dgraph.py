@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from msd.core.cost import CostFunction
 from msd.errors import ConfigError
+from msd.planner.batch_schedule import BatchSchedule
 from msd.planner.mixture.schedule import MixtureSchedule
 from msd.planner.place_tree import ClientPlaceTree
 from msd.planner.primitives.align import Align
@@ -21,7 +22,7 @@ from msd.planner.primitives.cost import Cost
 from msd.planner.primitives.distribute import Distribute
 from msd.planner.primitives.encode import Encode, Every, Ranks
 from msd.planner.primitives.mix import Mix
-from msd.planner.primitives.pack import Pack
+from msd.planner.primitives.pack import NO_LIMITS, Limits, Pack
 
 Op = Mix | Pack | Distribute | Cost | Balance | Align | Encode | BroadcastAt
 _Kind = TypeVar("_Kind", Mix, Pack, Distribute, Cost, Balance, Align, Encode, BroadcastAt)
@@ -89,17 +90,27 @@ class DGraph:
 
     def pack(
         self,
-        method: Literal["best_fit", "concat", "none"] = "best_fit",
+        method: Literal["best_fit", "first_fit_decreasing", "concat", "none"] = "best_fit",
         *,
         num_sequences: int,
         sequence_length: int,
         document_multiple: int = 1,
         lookahead: int = 32,
+        objective: Literal["fill", "cost"] = "fill",
+        max_age: int = 2,
+        limits: Limits = NO_LIMITS,
+        oversize: Literal["error", "drop"] = "error",
+        schedule: BatchSchedule | None = None,
     ) -> "DGraph":
-        """Fill the sequences of a step with what is drawn."""
+        """Fill the sequences of a step with what is drawn; `schedule` changes their number and length over steps."""
         self._need("pack", Mix, "call .mix(schedule) first")
         self._refuse("pack", Distribute, "what a step holds must not depend on the mesh: call .pack(...) before it")
-        return self._with(Pack(method, num_sequences, sequence_length, document_multiple, lookahead))
+        return self._with(
+            Pack(
+                method, num_sequences, sequence_length, document_multiple, lookahead,
+                objective=objective, max_age=max_age, limits=limits, oversize=oversize, schedule=schedule,
+            )
+        )  # fmt: skip
 
     def distribute(self, axis: str = "dp", group_size: int = 1) -> "DGraph":
         """Make one bucket for every `group_size` neighbouring coordinates of an axis."""

@@ -18,9 +18,7 @@ def repeat_tail(packer: Packer, pieces: Sequence[Piece]) -> int:
 
 def has_step(pack: Pack, carry: Sequence[Piece], last: str) -> bool:
     """Return whether what is carried gives another step when nothing more is drawn."""
-    if not carry or last != "drop":
-        return bool(carry)
-    return begin(pack, carry).num_empty == 0
+    return bool(carry) and begin(pack, carry).finish(drop=last == "drop")
 
 
 def undelivered_note(pieces: Sequence[Piece]) -> str:

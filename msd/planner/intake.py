@@ -2,7 +2,7 @@
 
 # R = rows of a table. S = samples (parts) of a table. L = runs of labelled positions.
 
-from collections import deque
+from collections import Counter, deque
 from itertools import repeat
 from typing import Any
 
@@ -11,7 +11,9 @@ import numpy as np
 from msd.core.sample import Failure, MetaTable, Outcome
 from msd.core.state import StateDict
 from msd.errors import BadSampleRateError, SourceError, StateError
+from msd.planner.fitting import fit, notes_of
 from msd.planner.piece import Piece
+from msd.planner.primitives.pack import Pack
 from msd.planner.saved import SavedSource, damaged
 from msd.planner.settings import SourceTerms
 
@@ -26,7 +28,7 @@ _KINDS = {
     Outcome.OK: "gave no part",
     Outcome.FILTERED: "filtered",
     Outcome.FAILED: "failed",
-    Outcome.OVERFLOWED: "longer than a sequence",
+    Outcome.OVERFLOWED: "too large for a sequence",
 }
 
 
@@ -47,6 +49,8 @@ class SourceIntake:
         self.ordinal = 0
         """Row of the next sample to draw; rows before it are consumed."""
         self.part = 0
+        self.start = 0
+        """First token of that sample that was not drawn; above 0 where a step's sequences are shorter than it."""
         self.num_tokens = 0
         self.num_samples = 0
         self.is_ended = terms.rows_per_epoch == 0 or terms.total_ordinals == 0
@@ -89,7 +93,7 @@ class SourceIntake:
         run_end_S = np.cumsum(table.num_runs_S, dtype=np.int64)
         labels_L = np.concatenate([[0], np.cumsum(table.runs_L2[:, 1] - table.runs_L2[:, 0], dtype=np.int64)])
         num_valid_S = labels_L[run_end_S] - labels_L[run_end_S - table.num_runs_S]
-        first = self.part if self._observed_end == self.ordinal else 0
+        first, start = (self.part, self.start) if self._observed_end == self.ordinal else (0, 0)
         columns: list[list[Any]] = [
             column[first:].tolist()
             for column in (
@@ -101,6 +105,8 @@ class SourceIntake:
         images = _image_patches(table)[first:] if self._keep_images else repeat(())
         ordinals, parts, *rest = columns
         self._queue.extend(map(Piece, repeat(self.index), ordinals, parts, repeat(0), *rest, runs, images))
+        if start and self._queue:
+            self._queue[0] = self._cut_off(self._queue[0], start)
         odd_R = np.flatnonzero((num_parts_R == 0) | (table.outcome_R == Outcome.FAILED))
         for row in odd_R.tolist():
             if not (row == 0 and first):
@@ -108,34 +114,41 @@ class SourceIntake:
         self._reasons.update({failure.ordinal: failure for failure in table.failures})
         self._observed_end = table.end
 
-    def draw(self) -> Piece | None:
+    def draw(self, pack: Pack) -> Piece | None:
         """Return the next sample, or None: then the source either is ended or needs the row `needs`.
 
+        Of a sample longer than the step's sequences it is what one of them takes; the rest comes next.
+
+        Args:
+            pack: With the sizes of the step.
+
         Raises:
+            InputError: If the sample fits no sequence and `oversize` is error.
             BadSampleRateError: If the rows consumed on the way fail too often, or at all under `policy: raise`.
             SourceError: If a whole epoch, or all there is of the source, gives no sample.
         """
-        if not self._queue:
-            self._pass_rows(self._observed_end)
-            # After a resume inside a row nothing is observed yet, and the part must stay.
-            if self._observed_end > self.ordinal:
-                self.ordinal, self.part = self._observed_end, 0
-            self._end_if_exhausted()
-            return None
-        piece = self._queue.popleft()
-        ordinal = piece.ordinal
-        if self._odd and self._odd[0][0] <= ordinal:
-            self._pass_rows(ordinal + 1)
-        self._survivor_epoch = ordinal // self.terms.rows_per_epoch
-        if ordinal == BUCKET_ROWS - 1 and piece.part == 0 and self._bad:
-            self._check_rate(ordinal)
-        if self._queue and self._queue[0].ordinal == ordinal:
-            self.ordinal, self.part = ordinal, piece.part + 1
-        else:
-            self.ordinal, self.part = ordinal + 1, 0
-        self.num_tokens += piece.length
-        self.num_samples += 1
-        return piece
+        while self._queue:
+            piece = self._queue.popleft()
+            drawn: Piece | None = piece
+            if piece.length > pack.sequence_length or pack.limits:
+                drawn = self._fitted(piece, pack)
+            self._pass_piece(piece, is_drawn=drawn is not None)
+            if drawn is not None:
+                self.num_tokens += drawn.length
+                self.num_samples += drawn.start == 0
+                return drawn
+        self._pass_rows(self._observed_end)
+        # After a resume inside a row nothing is observed yet, and the part must stay.
+        if self._observed_end > self.ordinal:
+            self.ordinal, self.part, self.start = self._observed_end, 0, 0
+        self._end_if_exhausted()
+        return None
+
+    def take_notes(self) -> list[str]:
+        """Return what was lost since the last call of samples that fit no sequence of their step, one line a reason."""
+        notes = notes_of(self.terms.name, self._lost)
+        self._lost.clear()
+        return notes
 
     def state_dict(self) -> StateDict:
         """Return position and counts."""
@@ -143,6 +156,7 @@ class SourceIntake:
             "rows": self.terms.rows_per_epoch,
             "ordinal": self.ordinal,
             "part": self.part,
+            **({"start": self.start} if self.start else {}),
             "tokens": self.num_tokens,
             "samples": self.num_samples,
             "ended": self.is_ended,
@@ -170,7 +184,7 @@ class SourceIntake:
             )
         if saved.ended and not self.is_empty and (total is None or saved.ordinal < total):
             raise damaged(f"sources.{name}.ended cannot be true at ordinal {saved.ordinal} of {total or 'many'}")
-        self.ordinal, self.part = saved.ordinal, saved.part
+        self.ordinal, self.part, self.start = saved.ordinal, saved.part, saved.start
         self.num_tokens, self.num_samples = saved.tokens, saved.samples
         self.is_ended = saved.ended or self.is_empty
         self._bad = dict(saved.bad)
@@ -183,6 +197,7 @@ class SourceIntake:
         self._odd: deque[tuple[int, Outcome, int]] = deque()
         self._reasons: dict[int, Failure] = {}
         self._newest: deque[Failure] = deque(maxlen=FAILURES_SHOWN)
+        self._lost: Counter[str] = Counter()
         self._observed_end = self.ordinal
 
     def _check(self, table: MetaTable, max_tokens: int) -> None:
@@ -207,14 +222,53 @@ class SourceIntake:
                 f"sample needs 1 to sequence_length {max_tokens}, so a loader splits, truncates or drops the others"
             )
 
+    def _cut_off(self, piece: Piece, start: int) -> Piece:
+        """Return a sample from a token on: what the run stood at when it was saved."""
+        if not max(1, piece.num_image_tokens) <= start < piece.length:
+            raise damaged(f"sources.{self.terms.name}.start cannot be {start} in a sample of {piece.length} tokens")
+        return piece.cut(start)[1]
+
+    def _fitted(self, piece: Piece, pack: Pack) -> Piece | None:
+        """Return what a sequence takes of a sample, or None for nothing; the rest is what comes next."""
+        found = fit(piece, pack, self.terms)
+        if found.rest is not None:
+            self._queue.appendleft(found.rest)
+        if found.lost:
+            self._lost[found.lost] += 1
+        return found.head
+
+    def _pass_piece(self, piece: Piece, *, is_drawn: bool) -> None:
+        """Stand after a sample, or after what was taken of it."""
+        ordinal = piece.ordinal
+        if self._odd and self._odd[0][0] <= ordinal:
+            self._pass_rows(ordinal + 1)
+        epoch, place = divmod(ordinal, self.terms.rows_per_epoch)
+        if is_drawn:
+            self._survivor_epoch = epoch
+        if ordinal == BUCKET_ROWS - 1 and piece.part == 0 and self._bad:
+            self._check_rate(ordinal)
+        if self._queue and self._queue[0].ordinal == ordinal:
+            following = self._queue[0]
+            self.ordinal, self.part, self.start = ordinal, following.part, following.start
+            return
+        self.ordinal, self.part, self.start = ordinal + 1, 0, 0
+        if not is_drawn and self._survivor_epoch != epoch:
+            self._count_barren(ordinal, Outcome.OVERFLOWED)
+            if place == self.terms.rows_per_epoch - 1:
+                raise SourceError(self._barren_message(f"epoch {epoch}"))
+
+    def _count_barren(self, ordinal: int, outcome: Outcome) -> None:
+        epoch = ordinal // self.terms.rows_per_epoch
+        if epoch != self._barren_epoch:
+            self._barren_epoch, self._barren = epoch, [0] * len(Outcome)
+        self._barren[outcome] += 1
+
     def _pass_rows(self, end: int) -> None:
         """Consume the barren and failed rows before ordinal `end`."""
         while self._odd and self._odd[0][0] < end:
             ordinal, outcome, num_parts = self._odd.popleft()
             epoch, place = divmod(ordinal, self.terms.rows_per_epoch)
-            if epoch != self._barren_epoch:
-                self._barren_epoch, self._barren = epoch, [0] * len(Outcome)
-            self._barren[outcome] += 1
+            self._count_barren(ordinal, outcome)
             failure = self._reasons.pop(ordinal, None)
             if failure is not None:
                 self._newest.append(failure)

@@ -13,6 +13,7 @@ from msd.core.mesh import Mesh
 from msd.core.plan import PlanReport, StepPlan
 from msd.core.slices import SliceMethod
 from msd.core.state import StateDict
+from msd.errors import InputError
 from msd.planner.dgraph import Strategy
 from msd.planner.floors import capped_imbalance_floor, excess, imbalance_floor, lockstep_floor
 from msd.planner.piece import Piece
@@ -23,6 +24,9 @@ from msd.planner.primitives.encode import Images, encoder_plan
 from msd.planner.primitives.layout import Grid, Layout, packed_layout
 from msd.planner.primitives.objective import pipeline_time
 from msd.planner.settings import PlannerSettings
+
+_MAX_ROW_TOKENS = (1 << 31) - 1
+"""Offsets in a row are int32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,14 +87,15 @@ class Place:
 
 def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
     """Return the plan of a step: the layout that the strategy chooses for what the step holds."""
-    pack = strategy.pack
+    pack = strategy.pack.at(membership.step)
     grid = Grid(
         num_buckets=len(place.consumers_B),
         num_microbatches=place.num_microbatches,
-        sequences_per_row=pack.num_sequences // (len(place.consumers_B) * place.num_microbatches),
+        sequences_per_row=len(membership.sequences) // (len(place.consumers_B) * place.num_microbatches),
         sequence_length=pack.sequence_length,
         num_stages=place.mesh.size("pp"),
     )
+    _check_row(membership.step, grid)
     ends = np.cumsum([len(sequence) for sequence in membership.sequences]).tolist()
     sequences = [list(range(end - len(s), end)) for s, end in zip(membership.sequences, ends, strict=True)]
     columns = membership.columns
@@ -106,7 +111,7 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
     cost_DK, share_K = scaled(counted)
     total_D = _summed(cost_by_module, len(columns))
     together_D = columns[:, 7] > 0 if "image" in strategy.align else None
-    layout = balance(sequences, cost_DK, share_K, padded_D, grid, op, cuts=pack.cuts, together_D=together_D)
+    layout = balance(sequences, cost_DK, share_K, padded_D, grid, op, cuts=pack.keeps_sequences, together_D=together_D)
     order, bucket_D, slot_D, offset_D = _placed(layout, padded_D, grid)
     columns = columns[order]
     encoder, encoding = None, None
@@ -163,6 +168,16 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
         annotations={"num_repeated": membership.num_repeated} if membership.num_repeated else {},
         encoder=encoder,
     )
+
+
+def _check_row(step: int, grid: Grid) -> None:
+    row_tokens = grid.sequences_per_row * grid.sequence_length
+    if row_tokens > _MAX_ROW_TOKENS:
+        raise InputError(
+            f"step {step}: a microbatch has {row_tokens} tokens ({grid.sequences_per_row} sequences of "
+            f"{grid.sequence_length}), which must be at most {_MAX_ROW_TOKENS}; raise num_microbatches, or lower "
+            "batch.tokens_per_step"
+        )
 
 
 def _placed(layout: Layout, padded_D: Int64Array, grid: Grid) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:

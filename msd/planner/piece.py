@@ -26,6 +26,8 @@ class Piece(NamedTuple):
     """Kept only where parts may be cut."""
     image_patches: tuple[int, ...] = ()
     """Patches of each of several images; kept only where images are encoded apart from their rows."""
+    drawn: int = 0
+    """Step that drew it; kept only where packing asks how long a sample has waited."""
 
     @property
     def patches_of_images(self) -> tuple[int, ...]:
@@ -56,6 +58,11 @@ class Piece(NamedTuple):
             image_patches=(),
         )
         return head, tail
+
+
+def extent(length: int, multiple: int) -> int:
+    """Return the room that a document takes: its length rounded up to the document multiple."""
+    return -(-length // multiple) * multiple
 
 
 def num_valid_between(runs: Runs, start: int, end: int) -> int:

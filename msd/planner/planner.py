@@ -15,18 +15,21 @@ from msd.core.state import StateDict
 from msd.errors import ConfigError, EngineError, InputError, MsdError, PlanError, StateError
 from msd.planner.check import check_plan
 from msd.planner.ending import has_step, repeat_tail, undelivered_note
+from msd.planner.fitting import fitted
 from msd.planner.intake import SourceIntake
 from msd.planner.lower import Membership, Place, lower
 from msd.planner.mixture.mixer import Mixer
 from msd.planner.piece import Piece
-from msd.planner.primitives.pack import Packer, begin
+from msd.planner.primitives.pack import Pack, Packer, begin
 from msd.planner.progress import (
+    MULTIPLES,
     carried,
     expect_geometry,
     first_needed,
     geometry_of,
     snapshot,
     source_states,
+    with_multiples_of,
 )
 from msd.planner.saved import SavedSteering, read_progress
 from msd.planner.settings import PlannerSettings
@@ -87,7 +90,7 @@ class Planner:
         Raises:
             ValueError: If the table does not start at `needs(source)`, or cannot be true.
         """
-        self._intake(table.source).observe(table, max_tokens=self.strategy.pack.sequence_length)
+        self._intake(table.source).observe(table, max_tokens=self.strategy.pack.longest)
 
     def plan(self) -> StepPlan | Starved | None:
         """Return the next step, or the row that is needed for it, or None when the run has ended.
@@ -99,7 +102,7 @@ class Planner:
             BadSampleRateError: If a source fails too often.
             SourceError: If an epoch of a source gives no sample.
             EngineError: If a source with `on_exhausted: error` ends.
-            InputError: If every source that has a weight is empty.
+            InputError: If every source that has a weight is empty, or a sample fits no sequence.
             PlanError: If a strategy or a cost function breaks a rule of plans.
         """
         if self._error is not None:
@@ -120,11 +123,17 @@ class Planner:
     def load_state_dict(self, state: StateDict) -> None:
         """Stand where `state` was saved, on this mesh. What was observed is forgotten.
 
+        Multiples that are left to the mesh (`document_multiple` and `multiple_of` of `auto`) are those of the state.
+
         Raises:
-            StateError: If a setting that the order depends on differs, naming it, or the state is not whole; nothing is
-                changed then.
+            StateError: If a setting that the order depends on differs, naming it, or the state is not whole, or a
+                multiple does not serve this mesh; nothing is changed then.
         """
-        expect_geometry(state, self._geometry)
+        expect_geometry(state, self._geometry, but=MULTIPLES)
+        settings = with_multiples_of(state, self.settings)
+        strategy = self.strategy if settings is self.settings else compile_strategy(settings)
+        geometry = geometry_of(settings, strategy.pack)
+        expect_geometry(state, geometry)
         saved = read_progress(state)
         if saved.mixture is not None and self._mixer.steering is None:
             raise StateError(
@@ -132,7 +141,8 @@ class Planner:
             )
         intakes = self._new_intakes()
         mixer = self._new_mixer(source_states(saved, intakes), saved.mixture)
-        carry = carried(saved, self._names, self.strategy.pack, tell_images_apart=self.strategy.encode is not None)
+        carry = carried(saved, self._names, strategy.pack, tell_images_apart=strategy.encode is not None)
+        self.settings, self.strategy, self._geometry = settings, strategy, geometry
         self._restart(intakes, mixer, carry=carry, step=saved.step)
 
     @staticmethod
@@ -166,6 +176,7 @@ class Planner:
         self._carry = carry
         self._step = step
         self._packer: Packer | None = None
+        self._pack = self.strategy.pack.at(step)
         self._notes: list[str] = []
         self._is_over = False
         self._is_stopped = any(intake.stops_the_run for intake in intakes)
@@ -176,17 +187,23 @@ class Planner:
     def _fill(self) -> Starved | None:
         """Draw until the step closes, the run ends, or a row is missing."""
         if self._packer is None:
-            self._packer = begin(self.strategy.pack, self._carry)
             self._notes = self._empty_sources() if self._step == 0 else []
-            self._mixer.begin(self._position, self._live_S, self.strategy.pack, self._carry)
+            pack = self.strategy.pack.at(self._step)
+            carry = self._fitted(self._carry, pack)
+            self._packer = begin(pack, carry, self._step)
+            self._mixer.begin(self._position, self._live_S, pack, carry)
             self._check_shares()
+            self._pack = pack
         packer, mixer, credits = self._packer, self._mixer, self._mixer.credits
+        needs_age = self._pack.needs_age
         while not packer.is_closed and not self._is_stopped and credits.has_live:
             source = credits.largest()
             intake = self._intakes[source]
-            piece = intake.draw()
+            piece = intake.draw(self._pack)
             if piece is not None:
                 mixer.take(source, piece)
+                if needs_age:
+                    piece = piece._replace(drawn=self._step)
                 packer.offer(piece)
             elif intake.is_ended:
                 self._end(source)
@@ -214,26 +231,35 @@ class Planner:
     def _close(self) -> StepPlan | None:
         packer = self._packer
         assert packer is not None
-        pieces = [piece for sequence in packer.sequences for piece in sequence]
+        last = self.settings.batch.last
         is_ending = not packer.is_closed
-        if is_ending and not pieces:
-            self._finish(())
+        is_whole = not is_ending or packer.finish(drop=last == "drop")
+        pieces = [piece for sequence in packer.sequences for piece in sequence]
+        self._notes += [note for intake in self._intakes for note in intake.take_notes()]
+        if is_ending and not (pieces and is_whole):
+            self._finish((*pieces, *packer.carry))
             return None
         num_repeated = 0
-        if packer.num_empty:
-            if self.settings.batch.last == "drop":
-                self._finish((*pieces, *packer.carry))
-                return None
-            if self.settings.batch.last == "repeat_tail":
-                num_repeated = repeat_tail(packer, pieces)
-                self._notes.append(
-                    f"the last step repeats {num_repeated} of its own documents (batch.last: repeat_tail)"
-                )
+        if packer.num_empty and last == "repeat_tail":
+            num_repeated = repeat_tail(packer, pieces)
+            self._notes.append(f"the last step repeats {num_repeated} of its own documents (batch.last: repeat_tail)")
         carry = tuple(packer.carry)
-        is_last = is_ending and not has_step(self.strategy.pack, carry, self.settings.batch.last)
+        is_last = is_ending and not self._has_step_after(carry)
         if is_last and carry:
             self._notes.append(undelivered_note(carry))
         return self._lowered(packer, carry, num_repeated=num_repeated, is_last=is_last)
+
+    def _has_step_after(self, carry: tuple[Piece, ...]) -> bool:
+        """Return whether what is carried gives another step when nothing more is drawn."""
+        pack = self.strategy.pack.at(self._step + 1)
+        fitting, _ = fitted(carry, pack, self._terms)
+        return has_step(pack, fitting, self.settings.batch.last)
+
+    def _fitted(self, carry: tuple[Piece, ...], pack: Pack) -> list[Piece]:
+        """Return what was carried as the sequences of a step can take it."""
+        fitting, lost = fitted(carry, pack, self._terms)
+        self._notes += lost
+        return fitting
 
     def _lowered(self, packer: Packer, carry: tuple[Piece, ...], *, num_repeated: int, is_last: bool) -> StepPlan:
         """Return the checked plan and stand after it."""
@@ -252,7 +278,7 @@ class Planner:
         )
         try:
             plan = lower(membership, self.strategy, self._place)
-            broken = check_plan(plan, membership.columns[:, :5])
+            broken = check_plan(plan, membership.columns[:, :5], self._pack.limits)
             if broken:
                 raise PlanError(f"the plan of step {step} breaks {len(broken)} rules: {'; '.join(broken)}")
         except MsdError:
@@ -290,7 +316,7 @@ class Planner:
         return Mixer(self.strategy.mix.schedule, self.settings.mixture, credit_S, saved)
 
     def _new_intakes(self) -> list[SourceIntake]:
-        keep_runs, keep_images = self.strategy.pack.cuts, self.strategy.encode is not None
+        keep_runs, keep_images = self.strategy.pack.may_cut, self.strategy.encode is not None
         return [
             SourceIntake(terms, index, keep_runs=keep_runs, keep_images=keep_images)
             for index, terms in enumerate(self._terms)

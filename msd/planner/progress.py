@@ -1,7 +1,11 @@
 """How the planner's position is written down and read back: O(sources), JSON-able, refused by name."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from msd.core.state import StateDict
 from msd.errors import StateError
@@ -15,6 +19,18 @@ from msd.planner.settings import PlannerSettings
 STATE_VERSION = 1
 Geometry = Mapping[str, tuple[Any, str]]
 """What the order depends on: key of the state to (value, name of the setting)."""
+MULTIPLES = ("document_multiple", "multiple_of")
+"""What may be left to the mesh that a run starts with."""
+_OPTIONS = {
+    "objective": "batch.packing.objective",
+    "max_age": "batch.packing.max_age",
+    "limits": "batch.limits",
+    "oversize": "batch.oversize",
+    "tokens_per_step": "batch.tokens_per_step",
+    "batch_schedule": "batch.schedule",
+    "multiple_of": "batch.multiple_of",
+}
+"""Keys of a state that only runs have which use the setting."""
 
 
 def geometry_of(settings: PlannerSettings, pack: Pack) -> Geometry:
@@ -22,15 +38,41 @@ def geometry_of(settings: PlannerSettings, pack: Pack) -> Geometry:
     parts = {"num_microbatches": (settings.num_microbatches, "num_microbatches")}
     return {
         **(parts if settings.mixture.clock == "microbatch" else {}),
+        **_set_options(settings, pack),
         "version": (STATE_VERSION, "version of the planner's state"),
         "unit": (settings.mixture.unit, "mixture.unit"),
         "sequence_length": (pack.sequence_length, "batch.sequence_length"),
-        "global_batch_size": (pack.num_sequences, "batch.global_batch_size"),
+        "global_batch_size": (
+            pack.num_sequences if pack.schedule is None else settings.batch.global_batch_size,
+            "batch.global_batch_size",
+        ),
         "packing": (pack.method, "batch.packing.method"),
         "lookahead": (pack.lookahead, "batch.packing.lookahead"),
         "document_multiple": (pack.document_multiple, "batch.document_multiple"),
         "last": (settings.batch.last, "batch.last"),
     }
+
+
+def with_multiples_of(state: StateDict, settings: PlannerSettings) -> PlannerSettings:
+    """Return settings with the multiples that a state was saved with, where they are left to the mesh.
+
+    Raises:
+        StateError: If one does not serve this mesh; names the number that serves both.
+    """
+    fixed: dict[str, Any] = {}
+    for name in MULTIPLES:
+        saved, needed = state.get(name), getattr(settings, name)
+        is_left_to_mesh = getattr(settings.batch, name) == "auto"
+        if not is_left_to_mesh or not isinstance(saved, int) or saved < 1 or saved == needed:
+            continue
+        if saved % needed:
+            raise StateError(
+                f"cannot resume: batch.{name} is fixed at a run's start, this one's is {saved}, and this mesh needs a "
+                f"multiple of {needed}; resume on a mesh that {saved} serves, or start a run that is to use both "
+                f"meshes with batch.{name}: {math.lcm(saved, needed)}"
+            )
+        fixed[name] = saved
+    return replace(settings, **fixed) if fixed else settings
 
 
 def snapshot(
@@ -46,20 +88,27 @@ def snapshot(
             intake.terms.name: {**intake.state_dict(), "credit": credit}
             for intake, credit in zip(intakes, mixer.credits.as_list(), strict=True)
         },
-        "carry": _pieces_to_state(carry, names),
+        "carry": _pieces_to_state(carry, names, with_age="max_age" in geometry),
         **steering,
     }
 
 
-def expect_geometry(state: StateDict, geometry: Geometry) -> None:
-    """Raise `StateError` unless a state has each value of `geometry`."""
-    for key, (value, setting) in geometry.items():
-        if not isinstance(state, dict) or key not in state:
+def expect_geometry(state: StateDict, geometry: Geometry, *, but: Collection[str] = ()) -> None:
+    """Raise `StateError` unless a state has each value of `geometry`, keys in `but` aside, and no option besides."""
+    if not isinstance(state, dict):
+        raise damaged(f"it is {type(state).__name__}")
+    options = {key: (None, setting) for key, setting in _OPTIONS.items()}
+    for key, (value, setting) in {**options, **geometry}.items():
+        if key in but:
+            continue
+        if key not in state and key not in _OPTIONS:
             raise StateError(f"cannot resume: the state has no {key!r}; pass what state_dict() returned, unchanged")
-        if state[key] != value:
+        saved = state.get(key)
+        if saved != value:
+            here, there = ("its default" if found is None else repr(found) for found in (value, saved))
             raise StateError(
-                f"cannot resume: the state was saved with {setting} {state[key]!r}, this run has {value!r}; "
-                f"set {setting}: {state[key]}"
+                f"cannot resume: the state was saved with {setting} {there}, this run has {here}; "
+                f"set {setting}: {saved}"
             )
 
 
@@ -85,9 +134,33 @@ def _names(intakes: Sequence[SourceIntake]) -> list[str]:
     return [intake.terms.name for intake in intakes]
 
 
-def _pieces_to_state(pieces: Iterable[Piece], names: Sequence[str]) -> list[dict[str, Any]]:
+def _set_options(settings: PlannerSettings, pack: Pack) -> dict[str, tuple[Any, str]]:
+    """Return the options of packing that are used: a state without them is one of a run that does without."""
+    schedule = pack.schedule
+    limits = dict(zip(pack.limits.names, pack.limits.caps, strict=True))
+    used: dict[str, Any] = {
+        "objective": pack.objective if pack.objective != "fill" else None,
+        "max_age": pack.max_age if pack.needs_age or pack.max_age == 1 else None,
+        "limits": limits or None,
+        "oversize": pack.oversize if pack.oversize != "error" else None,
+    }
+    if schedule is not None:
+        stages = [msgspec.structs.asdict(stage) for stage in settings.batch.schedule]
+        used |= {
+            "tokens_per_step": settings.batch.tokens_per_step,
+            "batch_schedule": stages or None,
+            "multiple_of": schedule.multiple_of if schedule.rounds else None,
+        }
+    return {key: (value, _OPTIONS[key]) for key, value in used.items() if value is not None}
+
+
+def _pieces_to_state(pieces: Iterable[Piece], names: Sequence[str], *, with_age: bool) -> list[dict[str, Any]]:
     """Return carried samples with all that planning must know of them."""
-    return [_piece_to_state(piece, names[piece.source]) for piece in pieces]
+    entries = [_piece_to_state(piece, names[piece.source]) for piece in pieces]
+    if not with_age:
+        for entry in entries:
+            del entry["drawn"]
+    return entries
 
 
 def _piece_to_state(piece: Piece, source: str) -> dict[str, Any]:
@@ -113,7 +186,7 @@ def carried(
     if len(saved.carry) > pack.most_carried:
         raise damaged(f"carry has {len(saved.carry)} samples, at most {pack.most_carried} can wait")
     for piece in saved.carry:
-        if piece.length > pack.sequence_length:
+        if piece.length > pack.longest:
             raise damaged(f"carry.length cannot be {piece.length}")
         if tell_images_apart and piece.num_images > 1 and not piece.image_patches:
             raise StateError(
@@ -126,6 +199,7 @@ def carried(
         Piece(
             names.index(piece.source), piece.ordinal, piece.part, piece.start, piece.length, piece.num_valid,
             piece.num_image_tokens, piece.num_images, piece.num_patches, tuple(piece.runs), tuple(piece.image_patches),
+            piece.drawn,
         )
         for piece in saved.carry
     )  # fmt: skip

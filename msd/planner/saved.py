@@ -27,6 +27,7 @@ class SavedSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     survivor_epoch: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
     barren: Annotated[list[Count], msgspec.Meta(min_length=NUM_BARREN, max_length=NUM_BARREN)]
     credit: Annotated[int, msgspec.Meta(ge=-(2**60), le=2**60)]
+    start: Length = 0
 
 
 class SavedPiece(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +44,7 @@ class SavedPiece(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     num_patches: Length
     runs: list[tuple[Length, Length]]
     image_patches: list[Length] = []
+    drawn: Count = 0
 
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e308, le=1e308)]

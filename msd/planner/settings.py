@@ -24,6 +24,8 @@ class SourceTerms:
     """Share of failed rows above which the run stops."""
     raises: bool = False
     """The first failed row stops the run."""
+    overflow: Literal["split", "truncate", "drop"] = "split"
+    """What becomes of a sample that is longer than the sequences of its step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,7 @@ class PlannerSettings:
     mesh: Mesh
     num_microbatches: int
     document_multiple: int
+    """What this mesh needs, or what the configuration says."""
     lookahead: int
     balance: BalanceConfig
     cost: Mapping[str, CostFunction]
@@ -45,5 +48,7 @@ class PlannerSettings:
     fields_by_stage: bool = False
     """Pipeline stages get only the fields that they need."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    multiple_of: int = 1
+    """Sequences of a step are a multiple of this where they follow from tokens, or lie on a ramp."""
     strategy: Callable[..., Any] | None = None
     """None is the default strategy."""

@@ -4,12 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from msd.core.cost import CostFunction
 from msd.errors import ConfigError, MsdError, told
+from msd.planner.batch_schedule import BatchSchedule, schedule_of
 from msd.planner.config import BalanceConfig, BatchConfig, EncoderConfig
 from msd.planner.dgraph import DGraph, Strategy
 from msd.planner.mixture.schedule import MixtureSchedule
 from msd.planner.place_tree import ClientPlaceTree
+from msd.planner.primitives.pack import Limits, Pack
 from msd.planner.settings import PlannerSettings
 
 
@@ -26,6 +30,8 @@ class StrategyContext:
     cost: Mapping[str, CostFunction]
     broadcast: tuple[str, ...]
     encoder: EncoderConfig
+    batch_schedule: BatchSchedule | None = None
+    """Sizes by step; None where all steps have those of `batch`."""
 
 
 StrategyFunction = Callable[[DGraph, StrategyContext], DGraph]
@@ -38,12 +44,18 @@ def default_strategy(graph: DGraph, context: StrategyContext) -> DGraph:
 
 def mix_and_pack(graph: DGraph, context: StrategyContext) -> DGraph:
     """Return the graph with the mixture and packing of the configuration, for strategies that change the layout."""
+    batch, sizes = context.batch, context.batch_schedule
     return graph.mix(context.schedule).pack(
-        context.batch.packing.method,
-        num_sequences=context.batch.global_batch_size,
-        sequence_length=context.batch.sequence_length,
+        batch.packing.method,
+        num_sequences=batch.global_batch_size if sizes is None else sizes.at(0).num_sequences,
+        sequence_length=batch.sequence_length,
         document_multiple=context.document_multiple,
         lookahead=context.lookahead,
+        objective=batch.packing.objective,
+        max_age=batch.packing.max_age,
+        limits=Limits(**msgspec.structs.asdict(batch.limits)),
+        oversize=batch.oversize,
+        schedule=sizes,
     )
 
 
@@ -105,6 +117,7 @@ def compile_strategy(settings: PlannerSettings) -> Strategy:
         cost=settings.cost,
         broadcast=settings.broadcast,
         encoder=settings.encoder,
+        batch_schedule=schedule_of(settings.batch, settings.multiple_of),
     )
     try:
         graph = function(DGraph.over(ClientPlaceTree(settings.mesh, settings.stages)), context)
@@ -122,16 +135,25 @@ def compile_strategy(settings: PlannerSettings) -> Strategy:
             "broadcast_at('pp') has the first stage fetch for the others, which fields_by_stage gives other fields; "
             "leave one of the two out"
         )
-    pack, rows = strategy.pack, len(strategy.distribute.consumers(strategy.tree)) * settings.num_microbatches
-    if pack.num_sequences % rows:
-        raise ConfigError(
-            f"batch.global_batch_size {pack.num_sequences} does not divide into {rows} rows (buckets * microbatches); "
-            f"set it to a multiple of {rows}"
-        )
-    whole = pack.sequence_length // pack.document_multiple * pack.document_multiple
-    if pack.sequence_length != whole:
-        raise ConfigError(
-            f"batch.sequence_length {pack.sequence_length} is not a multiple of document_multiple "
-            f"{pack.document_multiple}; set it to {whole}"
-        )
+    _check_sizes(strategy.pack, len(strategy.distribute.consumers(strategy.tree)) * settings.num_microbatches)
     return strategy
+
+
+def _check_sizes(pack: Pack, rows: int) -> None:
+    """Raise `ConfigError` unless every step's sequences divide into `rows`, and every length into documents."""
+    schedule = pack.schedule
+    setting, size = "global_batch_size", pack.num_sequences
+    if schedule is not None:
+        setting, size = "multiple_of", schedule.multiple_of
+    if size % rows:
+        raise ConfigError(
+            f"batch.{setting} {size} does not divide into {rows} rows (buckets * microbatches); set it to a multiple "
+            f"of {rows}"
+        )
+    for length in (pack.sequence_length,) if schedule is None else schedule.lengths:
+        whole = length // pack.document_multiple * pack.document_multiple
+        if length != whole:
+            raise ConfigError(
+                f"batch.sequence_length {length} is not a multiple of document_multiple {pack.document_multiple}; set "
+                f"it to {whole}"
+            )

@@ -105,7 +105,7 @@ def settings_of(
     global_batch_size: int = 8,
     mesh: Mesh | None = None,
     num_microbatches: int = 1,
-    packing: str = "best_fit",
+    packing: str | Mapping[str, Any] = "best_fit",
     document_multiple: int = 1,
     lookahead: int | None = None,
     max_epochs: Mapping[str, int] | None = None,
@@ -129,7 +129,7 @@ def settings_of(
         "batch": BatchConfig(
             sequence_length=sequence_length,
             global_batch_size=global_batch_size,
-            packing=PackingConfig(method=packing),  # type: ignore[arg-type]
+            packing=PackingConfig(**({"method": packing} if isinstance(packing, str) else packing)),
             **batch,
         ),
         "mesh": mesh or Mesh.of(dp=1),

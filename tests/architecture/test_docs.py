@@ -13,7 +13,16 @@ from msd.core.stages import Stages
 from msd.cost.config import CostConfig
 from msd.loader.config import OnErrorConfig, OnStallConfig, SourceConfig
 from msd.loader.transforms.config import TransformConfig
-from msd.planner.config import BalanceConfig, BatchConfig, EncoderConfig, MixtureConfig, PackingConfig, StageConfig
+from msd.planner.config import (
+    BalanceConfig,
+    BatchConfig,
+    BatchStageConfig,
+    EncoderConfig,
+    LimitsConfig,
+    MixtureConfig,
+    PackingConfig,
+    StageConfig,
+)
 from msd.planner.config.mixture import FeedbackConfig, GroupConfig
 from msd.sources.config import ShuffleConfig
 
@@ -25,8 +34,8 @@ SECTIONS = {
     "Top level": PipelineConfig, "sources": SourceConfig, "shuffle": ShuffleConfig, "on_error": OnErrorConfig,
     "on_stall": OnStallConfig, "mixture": MixtureConfig, "group": GroupConfig,
     "schedule": StageConfig, "feedback": FeedbackConfig, "batch": BatchConfig,
-    "packing": PackingConfig, "stages": Stages, "balance": BalanceConfig, "encoder": EncoderConfig,
-    "runtime": RuntimeConfig, "checkpoint": CheckpointConfig,
+    "batch stages": BatchStageConfig, "packing": PackingConfig, "limits": LimitsConfig, "stages": Stages,
+    "balance": BalanceConfig, "encoder": EncoderConfig, "runtime": RuntimeConfig, "checkpoint": CheckpointConfig,
 }  # fmt: skip
 SECTIONS |= {f"kind: {kind.__struct_config__.tag}": kind for kind in typing.get_args(TransformConfig)}
 SECTIONS |= {f"cost kind: {kind.__struct_config__.tag}": kind for kind in typing.get_args(CostConfig)}

@@ -72,8 +72,11 @@ class Mixer:
             before = dict(zip(self._schedule.names, self._shares(self._count, live_S), strict=True))
             self._weights = self.steering.weights(int(progress["step"]), before)
         if clock.ticks_per_step > 1:
+            num_sequences = pack.num_sequences
             length = None if pack.method == "none" else pack.sequence_length
-            self._within = WithinStep(clock, num_sequences=pack.num_sequences, sequence_length=length)
+            if pack.method == "none" and pack.max_tokens is not None:
+                num_sequences, length = 1, pack.max_tokens
+            self._within = WithinStep(clock, num_sequences=num_sequences, sequence_length=length)
             self._within.add(carry)
         self.credits.set_shares(self.shares)
 

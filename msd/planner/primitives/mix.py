@@ -31,7 +31,8 @@ UNITS: dict[str, Callable[[Piece], int]] = {
     "tokens": lambda piece: piece.length,
     # A sample without a label counts one: for nothing it would be drawn again and again.
     "loss_tokens": lambda piece: max(1, piece.num_valid),
-    "samples": lambda piece: 1,
+    # What a stage of shorter sequences cut off a sample is no sample more.
+    "samples": lambda piece: int(piece.start == 0),
 }
 """What one sample counts for, by `mixture.unit`."""
 

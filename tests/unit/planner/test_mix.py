@@ -1,5 +1,5 @@
-from msd.planner.primitives.mix import Credits
 from msd.planner.mixture.schedule import WEIGHT_UNIT
+from msd.planner.primitives.mix import Credits
 
 
 def drawn(credits, count, units=1):

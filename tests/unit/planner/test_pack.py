@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from msd.errors import ConfigError
 from msd.planner.piece import Piece, num_valid_between
-from msd.planner.primitives.pack import Pack, begin
+from msd.planner.primitives.pack import Limits, Pack, begin
 
 
 def piece(ordinal, length, images=0, start=0):
@@ -20,7 +22,7 @@ def lengths(packer):
 
 
 def packed(chosen, pieces):
-    packer = chosen.new()
+    packer = begin(chosen, ())
     for one in pieces:
         packer.offer(one)
     return packer
@@ -98,7 +100,7 @@ def test_none_gives_every_sample_its_own_sequence():
 
 
 def test_an_unknown_method_is_refused_with_the_ones_there_are():
-    with pytest.raises(ConfigError, match="best_fit, concat, none"):
+    with pytest.raises(ConfigError, match="best_fit, first_fit_decreasing, concat, none"):
         op("first_fit")
 
 
@@ -150,3 +152,154 @@ def test_a_lookahead_of_no_more_than_the_sequences_is_reached_before_any_other_b
 def test_a_graph_packs_by_positive_integers(setting, value):
     with pytest.raises(ConfigError, match="pack: "):
         op("best_fit", **{setting: value})
+
+
+def photo(ordinal, length, patches):
+    return piece(ordinal, length)._replace(num_patches=patches, num_images=1)
+
+
+def test_first_fit_decreasing_places_the_longest_first_and_fills_gaps_with_the_short():
+    packer = packed(op("first_fit_decreasing", lookahead=1), [piece(n, size) for n, size in enumerate([2, 3, 7, 8, 4])])
+    assert packer.is_closed
+    assert lengths(packer) == [[8, 2], [7, 3]]
+    assert [p.ordinal for p in packer.carry] == [4]
+
+
+def test_the_pool_closes_when_it_is_larger_than_a_step_by_the_lookahead():
+    packer = packed(op("first_fit_decreasing", num=4, lookahead=2), [piece(n, 10) for n in range(4)])
+    for ordinal in (4, 5):
+        assert not packer.is_closed
+        packer.offer(piece(ordinal, 1))
+    assert packer.is_closed
+
+
+def test_a_sample_that_has_waited_its_age_goes_before_longer_ones():
+    chosen = op("first_fit_decreasing", num=1)
+    young = [piece(n, 9)._replace(drawn=5) for n in range(1, 3)]
+    waits = begin(chosen, [piece(0, 2)._replace(drawn=5), *young], step=5)
+    goes = begin(chosen, [piece(0, 2)._replace(drawn=4), *young], step=5)
+    assert [p.ordinal for p in waits.sequences[0]] == [1]
+    assert [p.ordinal for p in goes.sequences[0]] == [0]
+
+
+def test_the_cost_objective_puts_a_sample_where_attention_is_least():
+    pieces = [piece(n, size) for n, size in enumerate([6, 4, 3, 3, 3])]
+    by_fill = packed(op("first_fit_decreasing", num=2, length=10), pieces)
+    by_cost = packed(replace(op("first_fit_decreasing", num=2, length=10), objective="cost"), pieces)
+    assert lengths(by_fill) == [[6, 4], [3, 3, 3]]
+    assert lengths(by_cost) == [[6, 3], [4, 3, 3]]
+
+
+@pytest.mark.parametrize("objective", ["fill", "cost"])
+@pytest.mark.parametrize("max_age", [2, 3, 5])
+@pytest.mark.parametrize(("num", "lookahead"), [(1, 1), (2, 8), (3, 1000), (8, 4), (16, 64)])
+def test_no_sample_of_the_pool_waits_longer_than_its_age(num, lookahead, max_age, objective):
+    rng = np.random.default_rng(num)
+    chosen = replace(op("first_fit_decreasing", num=num, length=64, lookahead=lookahead), max_age=max_age)
+    chosen = replace(chosen, objective=objective)
+    carry, drawn, oldest = (), 0, 0
+    for step in range(60):
+        packer = begin(chosen, carry, step)
+        while not packer.is_closed:
+            length = int(rng.choice([1, 2, 3, 31, 33, 34, 62, 64]))
+            packer.offer(piece(drawn, length)._replace(drawn=step))
+            drawn += 1
+        assert packer.num_empty == 0
+        placed = [one for sequence in packer.sequences for one in sequence]
+        assert len(placed) + len(packer.carry) == len({one.ordinal for one in (*placed, *packer.carry)})
+        assert all(sum(one.length for one in sequence) <= 64 for sequence in packer.sequences)
+        oldest = max([oldest, *(step - one.drawn for one in placed)])
+        assert [one.ordinal for one in packer.carry] == sorted(one.ordinal for one in packer.carry)
+        carry = tuple(packer.carry)
+        assert all(step - one.drawn < max_age for one in carry)
+    assert oldest <= max_age
+
+
+@pytest.mark.parametrize("method", ["best_fit", "first_fit_decreasing"])
+def test_fill_of_heavy_tailed_lengths_is_at_least_995_of_1000(method):
+    rng = np.random.default_rng(5)
+    chosen = op(method, num=64, length=4096, lookahead=32)
+    carry, fill = (), []
+    for step in range(12):
+        packer = begin(chosen, carry, step)
+        while not packer.is_closed:
+            packer.offer(piece(0, int(np.clip(rng.lognormal(np.log(400), 1.2), 8, 4096)))._replace(drawn=step))
+        fill.append(sum(p.length for s in packer.sequences for p in s) / (64 * 4096))
+        carry = tuple(packer.carry)
+    assert np.mean(fill) >= 0.995
+
+
+def test_a_max_age_of_one_step_holds_the_lookahead_to_the_sequences():
+    packer = packed(replace(op("best_fit", num=2, length=10, lookahead=50), max_age=1), [piece(n, 6) for n in range(4)])
+    assert packer.is_closed
+    assert len(packer.carry) == 2
+
+
+@pytest.mark.parametrize("method", ["best_fit", "first_fit_decreasing", "concat"])
+def test_limits_are_kept_where_there_is_still_room_for_tokens(method):
+    chosen = replace(op(method, num=2, length=100, lookahead=1), limits=Limits(patches=10))
+    packer = packed(chosen, [photo(0, 9, 6), photo(1, 9, 5), piece(2, 60), photo(3, 9, 4)])
+    patches = [sum(p.num_patches for p in sequence) for sequence in packer.sequences]
+    assert max(patches) <= 10
+    assert packer.num_empty == 0
+
+
+def test_best_fit_puts_a_document_without_images_where_no_image_fits():
+    chosen = replace(op("best_fit", num=2, length=100), limits=Limits(patches=10))
+    packer = packed(chosen, [photo(0, 40, 10), photo(1, 20, 10), piece(2, 50)])
+    assert [[p.ordinal for p in sequence] for sequence in packer.sequences] == [[0, 2], [1]]
+
+
+def test_a_pool_of_photos_and_text_that_share_sequences_leaves_none_empty():
+    # By the larger of its shares each takes more than half a sequence, and two share one all the same.
+    chosen = replace(op("first_fit_decreasing", num=4, length=100, lookahead=1), limits=Limits(patches=10))
+    packer = begin(chosen, ())
+    ordinal = 0
+    while not packer.is_closed:
+        packer.offer(photo(ordinal, 4, 6) if ordinal % 2 else piece(ordinal, 60))
+        ordinal += 1
+    assert packer.num_empty == 0
+
+
+def test_a_document_larger_than_a_limit_is_named():
+    limits = Limits(patches=10, attention=100)
+    assert limits.excess(photo(0, 9, 11)) == "11 patches > batch.limits.patches 10"
+    assert limits.excess(piece(0, 11)) == "121 attention > batch.limits.attention 100"
+    assert limits.excess(photo(0, 10, 10)) == ""
+    with pytest.raises(ConfigError, match="limit images must be at least 1"):
+        Limits(images=0)
+
+
+def by_tokens(max_tokens, multiple_of):
+    return replace(op("none", length=100), max_tokens=max_tokens, multiple_of=multiple_of)
+
+
+def test_a_step_by_tokens_takes_samples_while_they_have_no_more():
+    packer = packed(by_tokens(20, 1), [piece(n, 6) for n in range(4)])
+    assert packer.is_closed
+    assert lengths(packer) == [[6], [6], [6]]
+    assert [p.ordinal for p in packer.carry] == [3]
+
+
+def test_samples_over_the_multiple_wait_in_order():
+    packer = packed(by_tokens(20, 2), [piece(n, 6) for n in range(4)])
+    assert [[p.ordinal for p in sequence] for sequence in packer.sequences] == [[0], [1]]
+    assert [p.ordinal for p in packer.carry] == [2, 3]
+
+
+def test_a_step_by_tokens_has_at_least_the_multiple_of_sequences():
+    packer = packed(by_tokens(5, 4), [piece(n, 6) for n in range(5)])
+    assert lengths(packer) == [[6]] * 4
+
+
+@pytest.mark.parametrize(("drop", "held", "empty"), [(True, 248, 0), (False, 256, 7)])
+def test_of_249_samples_over_a_multiple_of_8_the_last_step_drops_one_or_is_padded(drop, held, empty):
+    packer = packed(by_tokens(10**6, 8), [piece(n, 6) for n in range(249)])
+    assert packer.finish(drop=drop)
+    assert (len(packer.sequences), packer.num_empty, len(packer.carry)) == (held, empty, int(drop))
+
+
+def test_a_last_step_of_fewer_samples_than_the_multiple_is_dropped_whole():
+    packer = packed(by_tokens(10**6, 8), [piece(n, 6) for n in range(7)])
+    assert not packer.finish(drop=True)
+    assert len(packer.carry) == 7

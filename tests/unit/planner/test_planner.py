@@ -180,7 +180,8 @@ def test_policy_raise_stops_at_the_first_failure_and_keeps_stopping():
 def test_a_state_of_another_geometry_is_refused_by_name():
     state = Planner(settings_of(TEXT, document_multiple=4)).state_dict()
     for changes, message in (
-        ({"document_multiple": 8}, "set batch.document_multiple: 4"),
+        ({"document_multiple": 8}, "this one's is 4.*with batch.document_multiple: 8"),
+        ({"document_multiple": 8, "batch": {"document_multiple": 8}}, "set batch.document_multiple: 4"),
         ({"document_multiple": 4, "sequence_length": 128}, "batch.sequence_length 64, this run has 128"),
         ({"document_multiple": 4, "lookahead": 3}, "batch.packing.lookahead"),
         ({"document_multiple": 4, "packing": "concat"}, "batch.packing.method"),
