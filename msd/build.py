@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from msd.config import PipelineConfig, import_dotted
+from msd.config.strategy import strategy_of
 from msd.constructor.constructor import DataConstructor
 from msd.constructor.images import dummy_images
 from msd.coordinator import Coordinator, Placement
@@ -179,16 +180,6 @@ def build_planner(config: PipelineConfig, orders: Mapping[str, SourceOrder], mes
         )
         for name, source in config.sources.items()
     )
-    strategy = config.strategy
-    if strategy == "default":
-        strategy = None
-    elif isinstance(strategy, str):
-        found = import_dotted(strategy, name="strategy")
-        if not callable(found):
-            raise ConfigError(
-                f"strategy {strategy!r} is {type(found).__name__}; name a function (graph, context) -> graph"
-            )
-        strategy = found
     return Planner(
         PlannerSettings(
             sources=terms,
@@ -208,9 +199,24 @@ def build_planner(config: PipelineConfig, orders: Mapping[str, SourceOrder], mes
             stages=config.stages,
             fields_by_stage=config.fields_by_stage,
             encoder=config.encoder,
-            strategy=strategy,
+            strategy=build_strategy(config),
         )
     )
+
+
+def build_strategy(config: PipelineConfig) -> Callable[..., Any]:
+    """Return the strategy of a run, with its options.
+
+    Raises:
+        ConfigError: If there is none where the configuration says.
+    """
+    chosen, options = strategy_of(config.strategy)
+    function = import_dotted(chosen, name="strategy") if isinstance(chosen, str) else chosen
+    if not callable(function):
+        raise ConfigError(
+            f"strategy {chosen!r} is {type(function).__name__}; name a function (graph, context) -> graph"
+        )
+    return update_wrapper(partial(function, **options), function) if options else function
 
 
 def build_constructor(config: PipelineConfig) -> DataConstructor:
@@ -332,6 +338,11 @@ def _with_function(mixture: MixtureConfig) -> MixtureConfig:
     if feedback is None or not isinstance(feedback.function, str):
         return mixture
     function = import_dotted(feedback.function, name=_FEEDBACK)
+    if not callable(function):
+        raise ConfigError(
+            f"{_FEEDBACK} {feedback.function!r} is {type(function).__name__}; name a function "
+            "(shares, losses, step) -> weights"
+        )
     return msgspec.structs.replace(mixture, feedback=msgspec.structs.replace(feedback, function=function))
 
 

@@ -71,8 +71,9 @@ def _differs(part: str, identity: StateDict, held: StateDict) -> bool:
 def _difference(part: str, identity: StateDict, held: StateDict) -> str:
     if part not in identity or part not in held:
         here, saved = ("in this run", "in the state") if part in identity else ("in the state", "in this run")
-        name = part.rpartition(".")[0] if part.startswith("sources.") else part
-        return f"{name} is {here} and not {saved}"
+        if part.startswith("sources."):
+            return f"{part.rpartition('.')[0]} is {here} and not {saved}"
+        return f"{part} is {_value({**held, **identity}[part])} {here} and not set {saved}"
     if part.startswith("sources."):
         made_of = _FINGERPRINTS.get(part.rpartition(".")[2], "what it depends on")
         return f"{part} is another than in the state ({made_of})"
