@@ -10,6 +10,7 @@ import msgspec
 
 from msd.config.decode import decode
 from msd.config.doors import as_dict, decode_sources, merged, merged_mesh, merged_sources, normalised
+from msd.config.strategy import strategy_of
 from msd.core.axes import AXES, SPLIT_DP
 from msd.core.checks import check_range, own_path
 from msd.core.config import ConfigStruct, unknown_key
@@ -95,7 +96,8 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
     num_microbatches: int = 4
     """Per data-parallel rank and step."""
     strategy: Any = "default"
-    """default, or a function `(graph, context) -> graph`, or its dotted path `package.module:function`."""
+    """A strategy that comes with msd by its name, a function `(graph, context) -> graph`, its dotted path
+    `package.module:function`, or `{function: ..., options: {...}}`; see `msd.planner.strategies`."""
     balance: BalanceConfig = BalanceConfig()
     cost: dict[str, CostConfig] = msgspec.field(default_factory=lambda: dict(DEFAULT_COST))
     """Per module: `backbone` (by tokens) and, for images, `encoder` (by patches)."""
@@ -223,7 +225,7 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
     def _check(self) -> None:
         if not self.sources:
             raise ConfigError(NO_SOURCES)
-        _check_strategy(self.strategy)
+        strategy_of(self.strategy)
         mesh = self.place
         self._check_mixture()
         if isinstance(self.loaders, dict):
@@ -320,15 +322,6 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
 
 PipelineConfig = Config
 """What the rooms of the package call it."""
-
-
-def _check_strategy(strategy: Any) -> None:
-    is_dotted = isinstance(strategy, str) and all(strategy.partition(":"))
-    if strategy != "default" and not is_dotted and not callable(strategy):
-        raise ConfigError(
-            f"strategy must be default, a dotted path package.module:function, or from Python a function "
-            f"(graph, context) -> graph; got {strategy!r}"
-        )
 
 
 def _check_names(names: Iterable[str], sources: Mapping[str, Any], where: str) -> None:

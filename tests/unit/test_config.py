@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import msd
+from msd.build import build_strategy
 from msd.config import Config, import_dotted, load_config, parse_config
 from msd.cost.config import FunctionCost, TokensCost, TransformerCost
 from msd.errors import ConfigError
 from msd.loader.transforms.config import FunctionConfig, TokenizeConfig, TokensConfig
+from msd.planner.strategies.curriculum import curriculum
 
 WEB = {"web": {"format": "jsonl", "path": "web/*.jsonl"}}
 BASE = Path("/data/run")
@@ -271,6 +273,9 @@ MISTAKES = [
     ({"shadows": -1}, "shadows must be 0 or more, got -1"),
     ({"broadcast": ["dp"]}, "broadcast: [dp] would give every rank the same data"),
     ({"broadcast": ["tpp"]}, "broadcast.tpp: unknown key 'tpp'; did you mean 'tp'?"),
+    ({"strategy": "nosuch"}, "strategy must be default, packed_lm, curriculum, "),
+    ({"strategy": {"name": "curriculum"}}, "strategy.name: unknown key 'name'; the keys here are function, options"),
+    ({"strategy": {"function": "curriculum", "options": [1]}}, "strategy.options must be a mapping from names"),
     ({"stages": {"per_rank": 0}}, "stages.per_rank must lie in [1, "),
     ({"stages": {"style": "u"}}, "stages.style: 'u' is not a choice; the choices are loop, v"),
     ({"mesh": {"dp": 2, "dp_shard": 2}}, "mesh names dp and dp_shard; dp is dp_replicate * dp_shard"),
@@ -502,6 +507,14 @@ def test_a_configuration_is_frozen():
 def test_the_package_exports_the_same_class():
     assert msd.Config is Config
     assert msd.load_config is load_config
+
+
+def test_a_strategy_is_named_with_its_options_or_given_as_a_function():
+    options = {"until": 20, "order": ["web"]}
+    found = build_strategy(config(strategy={"function": "curriculum", "options": options}))
+    assert (found.func, found.keywords, found.__name__) == (curriculum, options, "curriculum")
+    assert build_strategy(config(strategy="curriculum")) is curriculum
+    assert build_strategy(config(strategy={"function": quadratic})) is quadratic
 
 
 @pytest.mark.parametrize(
