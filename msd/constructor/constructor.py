@@ -13,16 +13,13 @@ from msd.constructor.context_parallel import slice_row
 from msd.constructor.images import row_images
 from msd.constructor.packing import PackedRows, RowBoundaries, pack_rows, row_boundaries
 from msd.core.arrays import Int64Array
-from msd.core.batch import TOKEN_FIELDS, BatchMarker, Microbatch, RankBatch, RowImages
+from msd.core.batch import BatchMarker, Microbatch, RankBatch, RowImages
 from msd.core.plan import StepPlan
 from msd.core.sample import Sample, SampleId
 from msd.core.slices import held_positions
 from msd.core.stages import FIELDS
 from msd.core.state import canonical_json
 from msd.errors import PlanError
-
-_BOUNDARY_FIELDS = ("cu_seqlens", "cu_seqlens_padded")
-_IMAGE_FIELDS = ("pixels", "grids", "owner", "starts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,12 +38,9 @@ class AssembledBucket:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays; those that ranks share are counted once."""
-        total = sum(getattr(row, name).nbytes for rows in self.microbatches_C for row in rows for name in TOKEN_FIELDS)
-        for row in self.microbatches_C[0]:
-            total += sum(getattr(row, name).nbytes for name in _BOUNDARY_FIELDS)
-            if row.images is not None:
-                total += sum(getattr(row.images, name).nbytes for name in _IMAGE_FIELDS)
-        return int(total)
+        rows = [row for rows in self.microbatches_C for row in rows]
+        arrays = {id(array): array for row in rows for array in row.arrays.values()}
+        return sum(array.nbytes for array in arrays.values())
 
 
 class DataConstructor:
@@ -171,9 +165,4 @@ def _microbatch(packed: PackedRows, row: int, boundaries: RowBoundaries, images:
 
 
 def _shapes(row: Microbatch) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return field name to (shape, dtype) of what there is; images as `images.pixels` and so on."""
-    named = {name: getattr(row, name) for name in (*TOKEN_FIELDS, *_BOUNDARY_FIELDS)}
-    arrays = {name: array for name, array in named.items() if array is not None}
-    if row.images is not None:
-        arrays |= {f"images.{name}": getattr(row.images, name) for name in _IMAGE_FIELDS}
-    return {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
+    return {name: (array.shape, str(array.dtype)) for name, array in row.arrays.items()}

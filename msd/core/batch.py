@@ -3,9 +3,12 @@
 # T = tokens of a row: sequences per microbatch * sequence_length, or the rank's context-parallel slice of it.
 # N = documents of the whole row. I = images of the whole row. P = patches. F = values of one patch (patch * patch * 3).
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from msd.core.arrays import Float32Array, Int32Array, UInt8Array
 from msd.core.slices import SliceMethod
@@ -30,6 +33,8 @@ class RowImages:
 
 TOKEN_FIELDS = ("input_ids", "labels", "position_ids", "segment_ids", "loss_mask")
 """Arrays of a microbatch with one entry a token."""
+BOUNDARY_FIELDS = ("cu_seqlens", "cu_seqlens_padded")
+IMAGE_FIELDS = ("pixels", "grids", "owner", "starts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,12 +73,26 @@ class Microbatch:
         return None if self.loss_mask is None else int(np.count_nonzero(self.loss_mask))
 
     @property
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays that there are, by name; those of images as `images.pixels` and so on."""
+        named = {name: getattr(self, name) for name in (*TOKEN_FIELDS, *BOUNDARY_FIELDS)}
+        if self.images is not None:
+            named |= {f"images.{name}": getattr(self.images, name) for name in IMAGE_FIELDS}
+        return {name: array for name, array in named.items() if array is not None}
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
-        arrays = [getattr(self, name) for name in (*TOKEN_FIELDS, "cu_seqlens", "cu_seqlens_padded")]
-        if self.images is not None:
-            arrays += [self.images.pixels, self.images.grids, self.images.owner, self.images.starts]
-        return sum(array.nbytes for array in arrays if array is not None)
+        return sum(array.nbytes for array in self.arrays.values())
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, npt.NDArray[Any]], *, num_tokens: int, max_seqlen: int) -> "Microbatch":
+        """Return the microbatch whose `arrays` these are."""
+        images = {name: arrays[f"images.{name}"] for name in IMAGE_FIELDS if f"images.{name}" in arrays}
+        fields: dict[str, Any] = {name: arrays.get(name) for name in TOKEN_FIELDS}
+        fields |= {name: arrays[name] for name in BOUNDARY_FIELDS}
+        fields["images"] = RowImages(**images) if images else None
+        return cls(num_tokens=num_tokens, max_seqlen=max_seqlen, **fields)
 
     def __repr__(self) -> str:
         images = 0 if self.images is None else len(self.images.grids)

@@ -19,11 +19,9 @@ import numpy as np
 from msd.client.link.frames import padding
 from msd.client.link.messages import value
 from msd.core.arrays import UInt8Array
-from msd.core.batch import TOKEN_FIELDS, BatchMarker, Microbatch, RankBatch, RowImages
+from msd.core.batch import BatchMarker, Microbatch, RankBatch
 from msd.errors import EngineError
 
-_ROW_FIELDS = (*TOKEN_FIELDS, "cu_seqlens", "cu_seqlens_padded")
-_IMAGE_FIELDS = ("pixels", "grids", "owner", "starts")
 _ZEROS = bytes(padding(1))
 
 
@@ -88,23 +86,11 @@ def _arrays(batch: RankBatch) -> Iterator[np.ndarray[Any, Any]]:
     yield np.array([ordinal for _, ordinal, _ in batch.sample_ids], np.int64)
     yield np.array([part for _, _, part in batch.sample_ids], np.int32)
     for row in batch.microbatches:
-        yield from (getattr(row, name) for name in _fields_of(row))
-        if row.images is not None:
-            yield from (getattr(row.images, name) for name in _IMAGE_FIELDS)
+        yield from row.arrays.values()
 
 
 def _described(row: Microbatch) -> dict[str, Any]:
-    return {
-        "num_tokens": row.num_tokens,
-        "max_seqlen": row.max_seqlen,
-        "fields": _fields_of(row),
-        "has_images": row.images is not None,
-    }
-
-
-def _fields_of(row: Microbatch) -> list[str]:
-    """Return the arrays that a row has: pipeline stages may get only what they need."""
-    return [name for name in _ROW_FIELDS if getattr(row, name) is not None]
+    return {"num_tokens": row.num_tokens, "max_seqlen": row.max_seqlen, "fields": list(row.arrays)}
 
 
 def _decode(header: dict[str, Any], body: UInt8Array) -> RankBatch:
@@ -153,13 +139,11 @@ def _dtype(name: str) -> "np.dtype[Any]":
 
 def _row(row: dict[str, Any], arrays: Iterator[np.ndarray[Any, Any]]) -> Microbatch:
     names = row["fields"]
-    fields: dict[str, Any] = dict.fromkeys(_ROW_FIELDS)
-    fields |= dict(zip(names, itertools.islice(arrays, len(names)), strict=True))
-    fields |= {name: value(row, name, int) for name in ("num_tokens", "max_seqlen")}
-    images = None
-    if row["has_images"]:
-        images = RowImages(**dict(zip(_IMAGE_FIELDS, itertools.islice(arrays, len(_IMAGE_FIELDS)), strict=True)))
-    return Microbatch(**fields, images=images)
+    return Microbatch.of(
+        dict(zip(names, itertools.islice(arrays, len(names)), strict=True)),
+        num_tokens=value(row, "num_tokens", int),
+        max_seqlen=value(row, "max_seqlen", int),
+    )
 
 
 def _marker(marker: dict[str, Any]) -> BatchMarker:
