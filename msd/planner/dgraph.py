@@ -101,6 +101,7 @@ class DGraph:
         limits: Limits = NO_LIMITS,
         oversize: Literal["error", "drop"] = "error",
         schedule: BatchSchedule | None = None,
+        apart: int | None = None,
     ) -> "DGraph":
         """Fill the sequences of a step with what is drawn; `schedule` changes their number and length over steps."""
         self._need("pack", Mix, "call .mix(schedule) first")
@@ -109,6 +110,7 @@ class DGraph:
             Pack(
                 method, num_sequences, sequence_length, document_multiple, lookahead,
                 objective=objective, max_age=max_age, limits=limits, oversize=oversize, schedule=schedule,
+                apart=apart,
             )
         )  # fmt: skip
 

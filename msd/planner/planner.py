@@ -65,7 +65,7 @@ class Planner:
         self._terms = tuple(sorted(settings.sources, key=lambda terms: terms.name))
         self._names = tuple(terms.name for terms in self._terms)
         self._place = Place.of(settings, self.strategy)
-        self._geometry = geometry_of(settings, self.strategy.pack)
+        self._geometry = geometry_of(settings, self.strategy)
         self._error: MsdError | None = None
         self._restart(self._new_intakes(), self._new_mixer([0] * len(self._names)), carry=(), step=0)
 
@@ -132,7 +132,7 @@ class Planner:
         expect_geometry(state, self._geometry, but=MULTIPLES)
         settings = with_multiples_of(state, self.settings)
         strategy = self.strategy if settings is self.settings else compile_strategy(settings)
-        geometry = geometry_of(settings, strategy.pack)
+        geometry = geometry_of(settings, strategy)
         expect_geometry(state, geometry)
         saved = read_progress(state)
         if saved.mixture is not None and self._mixer.steering is None:

@@ -7,14 +7,17 @@ from typing import Any
 
 import msgspec
 
-from msd.core.state import StateDict
+from msd.core.state import StateDict, fingerprint
 from msd.errors import StateError
+from msd.planner.dgraph import Strategy
 from msd.planner.intake import SourceIntake
 from msd.planner.mixture.mixer import Mixer
+from msd.planner.mixture.schedule import MixtureSchedule
 from msd.planner.piece import Piece
 from msd.planner.primitives.pack import Pack
 from msd.planner.saved import SavedProgress, damaged
 from msd.planner.settings import PlannerSettings
+from msd.planner.strategy import configured_schedule
 
 STATE_VERSION = 1
 Geometry = Mapping[str, tuple[Any, str]]
@@ -29,16 +32,20 @@ _OPTIONS = {
     "tokens_per_step": "batch.tokens_per_step",
     "batch_schedule": "batch.schedule",
     "multiple_of": "batch.multiple_of",
+    "apart": "pack(apart=...) of the strategy",
+    "strategy_mixture": "mix(...) of the strategy",
 }
 """Keys of a state that only runs have which use the setting."""
 
 
-def geometry_of(settings: PlannerSettings, pack: Pack) -> Geometry:
-    """Return what the membership of steps depends on, besides weights and data."""
+def geometry_of(settings: PlannerSettings, strategy: Strategy) -> Geometry:
+    """Return what the membership of steps depends on, besides the configured weights and data."""
+    pack, schedule = strategy.pack, strategy.mix.schedule
+    own = {} if schedule == configured_schedule(settings) else {"strategy_mixture": _in_full(schedule)}
     parts = {"num_microbatches": (settings.num_microbatches, "num_microbatches")}
     return {
         **(parts if settings.mixture.clock == "microbatch" else {}),
-        **_set_options(settings, pack),
+        **_set_options(settings, pack, own),
         "version": (STATE_VERSION, "version of the planner's state"),
         "unit": (settings.mixture.unit, "mixture.unit"),
         "sequence_length": (pack.sequence_length, "batch.sequence_length"),
@@ -134,11 +141,13 @@ def _names(intakes: Sequence[SourceIntake]) -> list[str]:
     return [intake.terms.name for intake in intakes]
 
 
-def _set_options(settings: PlannerSettings, pack: Pack) -> dict[str, tuple[Any, str]]:
-    """Return the options of packing that are used: a state without them is one of a run that does without."""
+def _set_options(settings: PlannerSettings, pack: Pack, own: dict[str, str]) -> dict[str, tuple[Any, str]]:
+    """Return the options that are used: a state without them is one of a run that does without."""
     schedule = pack.schedule
     limits = dict(zip(pack.limits.names, pack.limits.caps, strict=True))
     used: dict[str, Any] = {
+        **own,
+        "apart": pack.apart,
         "objective": pack.objective if pack.objective != "fill" else None,
         "max_age": pack.max_age if pack.needs_age or pack.max_age == 1 else None,
         "limits": limits or None,
@@ -152,6 +161,11 @@ def _set_options(settings: PlannerSettings, pack: Pack) -> dict[str, tuple[Any, 
             "multiple_of": schedule.multiple_of if schedule.rounds else None,
         }
     return {key: (value, _OPTIONS[key]) for key, value in used.items() if value is not None}
+
+
+def _in_full(schedule: MixtureSchedule) -> str:
+    """Return a schedule in words, and a fingerprint of what they round."""
+    return f"{schedule} [{fingerprint(repr(schedule))}]"
 
 
 def _pieces_to_state(pieces: Iterable[Piece], names: Sequence[str], *, with_age: bool) -> list[dict[str, Any]]:

@@ -42,8 +42,14 @@ def default_strategy(graph: DGraph, context: StrategyContext) -> DGraph:
     return balance_and_broadcast(mix_and_pack(graph, context).distribute("dp"), context)
 
 
-def mix_and_pack(graph: DGraph, context: StrategyContext) -> DGraph:
-    """Return the graph with the mixture and packing of the configuration, for strategies that change the layout."""
+def mix_and_pack(graph: DGraph, context: StrategyContext, *, apart: int | None = None) -> DGraph:
+    """Return the graph with the mixture and packing of the configuration, for strategies that change the layout.
+
+    Args:
+        graph: The empty graph.
+        context: What the configuration says.
+        apart: Samples of at least so many tokens, and shorter ones, fill sequences of their own; see `Pack.apart`.
+    """
     batch, sizes = context.batch, context.batch_schedule
     return graph.mix(context.schedule).pack(
         batch.packing.method,
@@ -56,6 +62,7 @@ def mix_and_pack(graph: DGraph, context: StrategyContext) -> DGraph:
         limits=Limits(**msgspec.structs.asdict(batch.limits)),
         oversize=batch.oversize,
         schedule=sizes,
+        apart=apart,
     )
 
 
@@ -93,6 +100,16 @@ def need_encoder_cost(context: StrategyContext, strategy: str) -> None:
         )
 
 
+def configured_schedule(settings: PlannerSettings) -> MixtureSchedule:
+    """Return the mixture that the configuration says; a strategy may follow another one."""
+    return MixtureSchedule.of(
+        [terms.name for terms in settings.sources],
+        settings.mixture,
+        rows={terms.name: terms.rows_per_epoch for terms in settings.sources},
+        num_microbatches=settings.num_microbatches,
+    )
+
+
 def compile_strategy(settings: PlannerSettings) -> Strategy:
     """Return what planning follows.
 
@@ -103,12 +120,7 @@ def compile_strategy(settings: PlannerSettings) -> Strategy:
     function: Callable[..., Any] = default_strategy if settings.strategy is None else settings.strategy
     called = f"strategy {getattr(function, '__qualname__', function)}"
     context = StrategyContext(
-        schedule=MixtureSchedule.of(
-            [terms.name for terms in settings.sources],
-            settings.mixture,
-            rows={terms.name: terms.rows_per_epoch for terms in settings.sources},
-            num_microbatches=settings.num_microbatches,
-        ),
+        schedule=configured_schedule(settings),
         batch=settings.batch,
         document_multiple=settings.document_multiple,
         lookahead=settings.lookahead,

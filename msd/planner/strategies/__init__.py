@@ -6,7 +6,7 @@ BUILT_IN: Mapping[str, str] = {
     "default": f"{__name__}.packed_lm:packed_lm",
     **{
         name: f"{__name__}.{name}:{name}"
-        for name in ("packed_lm", "curriculum", "vlm_backbone", "vlm_joint", "vlm_hybrid")
+        for name in ("packed_lm", "long_short", "curriculum", "vlm_backbone", "vlm_joint", "vlm_hybrid")
     },
 }
 """By the name that a configuration says: where the function is."""

@@ -36,6 +36,9 @@ class Pack:
     """The number of sequences is a multiple of this."""
     schedule: BatchSchedule | None = None
     """Sizes by step, in place of those above; None keeps them."""
+    apart: int | None = None
+    """Of `best_fit`: samples of at least so many tokens, and shorter ones, fill sequences of their own as far as that
+    costs no room; None makes no difference between them."""
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -51,6 +54,11 @@ class Pack:
                 f"pack: objective cost evens out attention of samples in hand, which {self.method} has not; set "
                 "method: first_fit_decreasing"
             )
+        if self.apart is not None:
+            if self.method != "best_fit":
+                raise ConfigError(f"pack: apart is of method best_fit, got method {self.method}; set best_fit")
+            if whole_number(self.apart, name="pack: apart") < 2:
+                raise ConfigError(f"pack: apart must be at least 2 tokens, got {self.apart}")
         least = LEAST_AGE.get(self.method, 1)
         if self.max_age < least:
             raise ConfigError(f"pack: {self.method} needs max_age of at least {least}, got {self.max_age}")
@@ -107,6 +115,8 @@ class Pack:
         shown = [repr(self.method), f"{self.num_sequences} x {self.sequence_length}", f"lookahead={self.lookahead}"]
         if self.method == "first_fit_decreasing":
             shown += [f"objective={self.objective!r}", f"max_age={self.max_age}"]
+        if self.apart is not None:
+            shown.append(f"apart={self.apart}")
         if self.limits:
             shown.append(f"limits: {self.limits}")
         if self.schedule is not None:

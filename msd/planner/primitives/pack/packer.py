@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from msd.planner.piece import Piece
+from msd.planner.primitives.pack.apart import BestFitApart
 from msd.planner.primitives.pack.best_fit import BestFit
 from msd.planner.primitives.pack.concat import Concat
 from msd.planner.primitives.pack.first_fit import FirstFitDecreasing
@@ -64,7 +65,7 @@ def begin(op: Pack, carry: Iterable[Piece], step: int = 0) -> Packer:
 
 def _new(op: Pack, step: int) -> Packer:
     if op.method == "best_fit":
-        return BestFit(op)
+        return BestFit(op) if op.apart is None else BestFitApart(op)
     if op.method == "first_fit_decreasing":
         return FirstFitDecreasing(op, step)
     if op.method == "concat":

@@ -1,0 +1,32 @@
+"""Long documents and short ones in sequences and slots of their own."""
+
+from msd.errors import ConfigError
+from msd.planner.dgraph import DGraph
+from msd.planner.strategy import StrategyContext, balance_and_broadcast, mix_and_pack
+
+
+def long_short(graph: DGraph, context: StrategyContext, *, long_tokens: int | None = None) -> DGraph:
+    """Fill sequences with long documents or with short ones, and let all ranks meet the long ones in the same slots.
+
+    For training on long contexts: without it every sequence holds some of both, so that every microbatch pays for the
+    longest. Room that long documents leave is filled with short ones once no sequence is empty: fill stays. Which slots
+    hold long documents follows from balance across `microbatch`, the costliest first.
+
+    Args:
+        graph: The empty graph.
+        context: What the configuration says.
+        long_tokens: A document of at least so many tokens is long; None is half a sequence.
+
+    Raises:
+        ConfigError: If the threshold means nothing, or rows are not balanced across `microbatch`.
+    """
+    length = context.batch.sequence_length
+    apart = length // 2 if long_tokens is None else long_tokens
+    if not 1 < apart <= length:
+        raise ConfigError(f"long_short: long_tokens must lie in [2, sequence_length={length}], got {apart}")
+    if "microbatch" not in context.balance.across or context.balance.method == "none":
+        raise ConfigError(
+            "long_short gathers long documents in slots by balancing across microbatch; set balance.across to "
+            "[bucket, microbatch] or [microbatch], and a balance.method"
+        )
+    return balance_and_broadcast(mix_and_pack(graph, context, apart=apart).distribute("dp"), context)
