@@ -5,13 +5,14 @@
 import copy
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
 from msd.client.client import RankClient
@@ -114,6 +115,7 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
         rank: int | None = None,
         *,
         layout: str | Layout | None = None,
+        broadcast_group: Any = None,
         pin_memory: bool = False,
         device: Any = None,
         steps: int | None = None,
@@ -125,6 +127,9 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
             rank: Of the trainer mesh; None takes the environment's `RANK`, as torchrun sets it.
             layout: `megatron`, `megatron_packed`, `hf`, `flash`, `torchtitan`, `qwen`, or a function `(RankBatch) ->
                 anything`; see `msd.layouts`. None hands out `TorchBatch`.
+            broadcast_group: Process group of the ranks that share what one of them fetches, when the run has a
+                `broadcast` axis: that rank sends its rows and every rank has microbatches. Rows are sent from the CPU,
+                by a backend such as gloo. None hands out markers.
             pin_memory: Hand out batches in page-locked memory.
             device: Move batches there.
             steps: Each iteration over the loader ends after so many steps; None goes on to the end of the run.
@@ -140,6 +145,7 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
             raise ConfigError("pin_memory=True needs an accelerator; pass pin_memory=torch.accelerator.is_available()")
         self._layout = None if layout is None else layout_named(layout)
         self._client = _connect(address_or_engine, rank)
+        self._broadcast_group = broadcast_group
         self._pin_memory = pin_memory
         self._device = device
         self._steps = steps
@@ -190,6 +196,8 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
             except StopIteration:
                 return
             num_taken += 1
+            if self._broadcast_group is not None:
+                batch = _shared(batch, self._broadcast_group)
             yield self._placed(TorchBatch.of(batch) if self._layout is None else _laid_out(self._layout, batch))
 
     def _placed(self, item: Any) -> Any:
@@ -247,6 +255,28 @@ def _tensors(row: Microbatch) -> dict[str, Any]:
         if images is None
         else {name: torch.from_numpy(getattr(images, name)) for name in ("pixels", "grids", "owner", "starts")},
     }
+
+
+def _shared(batch: RankBatch, group: Any) -> RankBatch:
+    """Return a batch with microbatches on every rank of a group: the one that fetched them sends them."""
+    for row in batch.microbatches:
+        counts = np.array([row.num_tokens, row.max_seqlen], dtype=np.int64)
+        _broadcast([counts, *row.arrays.values()], batch.rank, group)
+    if not batch.markers:
+        return batch
+    return replace(batch, microbatches=[_received(marker, group) for marker in batch.markers], markers=[])
+
+
+def _received(marker: BatchMarker, group: Any) -> Microbatch:
+    counts = np.empty(2, dtype=np.int64)
+    arrays = {name: np.empty(shape, dtype) for name, (shape, dtype) in marker.shapes.items()}
+    _broadcast([counts, *arrays.values()], marker.root, group)
+    return Microbatch.of(arrays, num_tokens=int(counts[0]), max_seqlen=int(counts[1]))
+
+
+def _broadcast(arrays: Sequence[np.ndarray[Any, Any]], root: int, group: Any) -> None:
+    for array in arrays:
+        dist.broadcast(torch.from_numpy(np.ascontiguousarray(array)), src=root, group=group)
 
 
 def _laid_out(layout: Layout, batch: RankBatch) -> Any:
