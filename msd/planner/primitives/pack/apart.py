@@ -1,4 +1,4 @@
-"""Long samples and short ones in sequences of their own, as far as that costs no room."""
+"""Long samples and short ones in sequences of their own, as long as there are empty ones."""
 
 from bisect import bisect_left
 

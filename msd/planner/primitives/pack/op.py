@@ -37,8 +37,8 @@ class Pack:
     schedule: BatchSchedule | None = None
     """Sizes by step, in place of those above; None keeps them."""
     apart: int | None = None
-    """Of `best_fit`: samples of at least so many tokens, and shorter ones, fill sequences of their own as far as that
-    costs no room; None makes no difference between them."""
+    """Of `best_fit`: samples of at least so many tokens, and shorter ones, fill sequences of their own as long as there
+    are empty ones; None makes no difference between them."""
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
