@@ -102,6 +102,36 @@ def test_a_shorter_stage_cuts_what_is_longer_into_pieces_that_follow_one_another
     assert plans[2].report.samples_by_source == {"a": 1}
 
 
+def test_a_run_goes_on_inside_a_sample_that_a_stage_cut():
+    made = {"a": [row(60), row(10)]}
+    chosen = settings_of(
+        made,
+        packing="none",
+        sequence_length=64,
+        global_batch_size=1,
+        batch={"schedule": [stage(0, sequence_length=25)]},
+    )
+    plans = plans_of(made, chosen, 6)
+    for done in range(1, 6):
+        planner = Planner(chosen)
+        planner.load_state_dict(json.loads(json.dumps(plans[done - 1].progress)))
+        assert planner.state_dict() == plans[done - 1].progress
+        rest = itertools.islice(steps_of(planner, feed_of(made, chosen)), 6 - done)
+        assert [plan.digest for plan in rest] == [plan.digest for plan in plans[done:]]
+
+
+@pytest.mark.parametrize("start", [60, 99])
+def test_a_state_inside_a_sample_that_is_shorter_is_damaged(start):
+    made = {"a": [row(60), row(10)]}
+    chosen = settings_of(made, batch={"schedule": [stage(0, sequence_length=32)]})
+    state = Planner(chosen).state_dict()
+    state["sources"]["a"]["start"] = start
+    planner = Planner(chosen)
+    planner.load_state_dict(state)
+    with pytest.raises(StateError, match=rf"sources.a.start cannot be {start} in a sample of 60 tokens"):
+        next(steps_of(planner, feed_of(made, chosen)))
+
+
 @pytest.mark.parametrize(
     ("overflow", "delivered", "note"),
     [

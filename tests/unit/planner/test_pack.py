@@ -251,12 +251,12 @@ def test_best_fit_puts_a_document_without_images_where_no_image_fits():
 
 
 def test_a_pool_of_photos_and_text_that_share_sequences_leaves_none_empty():
-    # By the larger of its shares each takes more than half a sequence, and two share one all the same.
+    # By the larger of its shares each takes almost half a sequence, and four share one all the same.
     chosen = replace(op("first_fit_decreasing", num=4, length=100, lookahead=1), limits=Limits(patches=10))
     packer = begin(chosen, ())
     ordinal = 0
     while not packer.is_closed:
-        packer.offer(photo(ordinal, 4, 6) if ordinal % 2 else piece(ordinal, 60))
+        packer.offer(photo(ordinal, 4, 5) if ordinal % 2 else piece(ordinal, 45))
         ordinal += 1
     assert packer.num_empty == 0
 
