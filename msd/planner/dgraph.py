@@ -5,12 +5,13 @@
 Ops before `distribute` decide what a step holds and know no mesh; those after it decide where things go.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from msd.core.cost import CostFunction
+from msd.core.plan import StepPlan
 from msd.errors import ConfigError
 from msd.planner.batch_schedule import BatchSchedule
 from msd.planner.mixture.schedule import MixtureSchedule
@@ -24,6 +25,9 @@ from msd.planner.primitives.encode import Encode, Every, Ranks
 from msd.planner.primitives.mix import Mix
 from msd.planner.primitives.pack import NO_LIMITS, Limits, Pack
 
+if TYPE_CHECKING:
+    import pandas
+
 Op = Mix | Pack | Distribute | Cost | Balance | Align | Encode | BroadcastAt
 _Kind = TypeVar("_Kind", Mix, Pack, Distribute, Cost, Balance, Align, Encode, BroadcastAt)
 _NAMES: dict[type[Any], str] = {
@@ -31,6 +35,9 @@ _NAMES: dict[type[Any], str] = {
     Encode: "encode",
     BroadcastAt: "broadcast_at",
 }  # fmt: skip
+
+_MEMBERSHIP = (Mix, Pack)
+"""Ops that decide what a step holds, and know no mesh."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +54,8 @@ class Strategy:
     broadcast: tuple[str, ...]
     align: tuple[str, ...]
     """Modalities that all rows of a slot have, or none."""
-    text: str
-    """The graph as it was written."""
+    graph: "DGraph"
+    """What was declared."""
     encode: Encode | None = None
     """None has every row's ranks encode the row's images."""
 
@@ -193,9 +200,31 @@ class DGraph:
             balance=balance[0] if balance else None,
             broadcast=tuple(op.axis for op in self._all(BroadcastAt)),
             align=tuple(op.modality for op in self._all(Align)),
-            text=str(self),
+            graph=self,
             encode=encode[0] if encode else None,
         )
+
+    def to_pandas(self, plans: StepPlan | Iterable[StepPlan] | None = None) -> "pandas.DataFrame":
+        """Return the ops as a table; with plans that follow the graph, their documents from source to slice.
+
+        Args:
+            plans: A step, or steps; see `msd.planner.frames` for the columns.
+        """
+        import pandas
+
+        from msd.planner.frames import plan_to_pandas
+
+        if plans is not None:
+            return plan_to_pandas(plans)
+        return pandas.DataFrame(
+            [(*_named(op), "what a step holds" if isinstance(op, _MEMBERSHIP) else "where it goes") for op in self.ops],
+            columns=["op", "arguments", "decides"],
+        )
+
+    def _repr_svg_(self) -> str:
+        from msd.planner.draw import graph_svg
+
+        return graph_svg([(*_named(op), isinstance(op, _MEMBERSHIP)) for op in self.ops])
 
     def __str__(self) -> str:
         return "\n  .".join([f"DGraph.over({self.tree})", *(str(op) for op in self.ops)])
@@ -219,3 +248,9 @@ class DGraph:
     def _refuse(self, name: str, kind: type[Any], fix: str) -> None:
         if self._all(kind):
             raise ConfigError(f"{name} cannot follow {_NAMES[kind]}; {fix}")
+
+
+def _named(op: Op) -> tuple[str, str]:
+    """Return the name of an op and its arguments, as they are printed."""
+    name, _, arguments = str(op).partition("(")
+    return name, arguments.removesuffix(")")

@@ -7,40 +7,35 @@ from msd.core.plan import StepPlan
 
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#eeca3b", "#b279a2", "#ff9da6", "#9d755d")
 _TEXT = 'font-family="sans-serif" font-size="11"'
+_HOLDS, _GOES = _COLOURS[0], _COLOURS[2]
 _ROWS_SHOWN = 48
 _BAR, _LEFT, _RIGHT, _LINE = 560, 120, 90, 16
 _BOX, _GAP = 104, 26
 
 
-def graph_svg(ops: Sequence[tuple[str, str]], num_membership: int) -> str:
-    """Return the ops of a graph from left to right; a line parts what knows no mesh from what does.
+def graph_svg(ops: Sequence[tuple[str, str, bool]]) -> str:
+    """Return the ops of a graph from left to right, what decides what a step holds in another colour.
 
     Args:
-        ops: Name and arguments of each.
-        num_membership: How many of them decide what a step holds.
+        ops: Name and arguments of each, and whether it decides what a step holds.
     """
     step = _BOX + _GAP
-    parts = []
-    for number, (name, arguments) in enumerate(ops):
-        left, colour = number * step + 4, _COLOURS[0] if number < num_membership else _COLOURS[2]
+    parts = [
+        f'<text x="4" y="14" fill="{_HOLDS}">what a step holds</text>'
+        f'<text x="{step + 4}" y="14" fill="{_GOES}">where it goes</text>'
+    ]
+    for number, (name, arguments, holds) in enumerate(ops):
+        left, colour = number * step + 4, _HOLDS if holds else _GOES
         if number:
-            parts.append(f'<path d="M{left - _GAP} 40 H{left - 4}" stroke="#888" marker-end="url(#end)"/>')
+            parts.append(f'<path d="M{left - _GAP} 40 H{left - 6} m-4 -4 l4 4 l-4 4" stroke="#888" fill="none"/>')
         parts.append(
             f"<g><title>{escape(f'{name}({arguments})')}</title>"
-            f'<rect x="{left}" y="22" width="{_BOX}" height="36" rx="5" fill="{colour}" fill-opacity=".18" '
+            f'<rect x="{left}" y="22" width="{_BOX}" height="36" rx="5" fill="{colour}" fill-opacity=".15" '
             f'stroke="{colour}"/><text x="{left + _BOX / 2}" y="38" text-anchor="middle" font-weight="bold">'
             f'{escape(name)}</text><text x="{left + _BOX / 2}" y="52" text-anchor="middle" font-size="9">'
             f"{escape(_cut(arguments, 20))}</text></g>"
         )
-    middle = num_membership * step - _GAP / 2 + 4
-    if 0 < num_membership < len(ops):
-        parts.append(f'<path d="M{middle} 4 V76" stroke="#888" stroke-dasharray="4 3"/>')
-    parts.append('<text x="4" y="14" fill="#666">what a step holds</text>')
-    if num_membership < len(ops):
-        parts.append(f'<text x="{middle + 6}" y="14" fill="#666">where it goes</text>')
-    arrow = '<defs><marker id="end" markerWidth="6" markerHeight="6" refX="5" refY="3" orient="auto">'
-    arrow += '<path d="M0 0 L6 3 L0 6 z" fill="#888"/></marker></defs>'
-    return _svg(len(ops) * step + 8, 80, [arrow, *parts])
+    return _svg(max(2, len(ops)) * step + 8, 66, parts)
 
 
 def plan_svg(plan: StepPlan) -> str:

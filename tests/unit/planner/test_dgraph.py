@@ -1,3 +1,5 @@
+from xml.etree import ElementTree
+
 import pytest
 
 from msd.core.mesh import Mesh
@@ -31,7 +33,28 @@ def test_a_graph_prints_as_it_was_written():
     graph = packed().distribute("dp").cost(LengthCost()).balance().broadcast_at("tp")
     names = [line.strip().split("(")[0] for line in str(graph).splitlines()]
     assert names == ["DGraph.over", ".mix", ".pack", ".distribute", ".cost", ".balance", ".broadcast_at"]
-    assert graph.plan().text == str(graph)
+    assert graph.plan().graph == graph
+
+
+def test_a_graph_is_a_table_of_its_ops_and_is_drawn():
+    graph = packed().distribute("dp").cost(LengthCost()).balance()
+    table = graph.to_pandas()
+    assert table["op"].tolist() == ["mix", "pack", "distribute", "cost", "balance"]
+    assert table["decides"].tolist() == ["what a step holds"] * 2 + ["where it goes"] * 3
+    assert table["arguments"][2] == "'dp', group_size=1"
+    drawing = graph._repr_svg_()
+    assert len(ElementTree.fromstring(drawing).findall("{*}g")) == 5
+    assert "pack(&#x27;best_fit&#x27;, 8 x 64, lookahead=32)" in drawing
+
+
+def test_a_graph_follows_the_documents_of_its_plans():
+    made = {"web": [row(n) for n in (60, 50, 40, 30, 20, 10, 5, 64)]}
+    chosen = settings_of(made, mesh=Mesh.of(dp=4))
+    planner = Planner(chosen)
+    plan = next(steps_of(planner, feed_of(made, chosen)))
+    table = planner.strategy.graph.to_pandas(plan)
+    assert table["length"].tolist() == plan.length_D.tolist()
+    assert table["ranks"].tolist() == [(bucket,) for bucket in plan.bucket_D]
 
 
 @pytest.mark.parametrize(
