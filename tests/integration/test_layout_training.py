@@ -97,6 +97,15 @@ def test_so_they_are_where_most_of_a_row_is_padding(name):
     assert_same(found, trained(config, None, models.internal))
 
 
+def test_lines_are_sequences_of_the_step_where_their_length_changes():
+    stages = [{"step": 1, "sequence_length": 2 * SEQUENCE, "global_batch_size": 4}]
+    with msd.start(config_for({}, schedule=stages), runtime="local") as engine:
+        short, long = msd.torch.DataLoader(engine, rank=0, layout="megatron", steps=2)
+    assert [row["tokens"].shape for row in short] == [(4, SEQUENCE)] * 2
+    assert [row["tokens"].shape for row in long] == [(2, 2 * SEQUENCE)] * 2
+    assert (short.sequence_length, long.sequence_length) == (SEQUENCE, 2 * SEQUENCE)
+
+
 @pytest.mark.parametrize("name", ["megatron_packed", "flash"])
 @pytest.mark.parametrize("mesh", [{"cp": 2}, {"dp": 2, "cp": 2}], ids=str)
 def test_two_steps_over_context_parallel_slices_are_two_steps_over_rows(name, mesh):

@@ -25,7 +25,7 @@ def hf(batch: RankBatch) -> LaidOutBatch:
         max_length_q, max_length_k    int: the longest document
         seq_idx                       int32 [1, T]: number of the document, from 0
 
-    There is no `attention_mask`. All rows of a run have the same T: what pads a row is documents of its own without
+    There is no `attention_mask`. All rows of a step have the same T: what pads a row is documents of its own without
     labels, no longer than the longest real one, in all of these fields alike; a model that finds documents by
     `position_ids` finds the same ones.
 

@@ -24,6 +24,8 @@ class LaidOutBatch(list[Any]):
     """Labelled positions that this rank holds."""
     global_num_valid_tokens: int
     """Labelled positions of the step: divide the summed loss by it, on every rank."""
+    sequence_length: int
+    """Tokens of a sequence; a whole row is one or more of them."""
 
     @classmethod
     def of(cls, batch: RankBatch, lay_out: Callable[[Microbatch], Any]) -> "LaidOutBatch":
@@ -35,6 +37,7 @@ class LaidOutBatch(list[Any]):
         made.sample_ids = batch.sample_ids
         made.num_valid_tokens = batch.num_valid_tokens
         made.global_num_valid_tokens = batch.global_num_valid_tokens
+        made.sequence_length = batch.sequence_length
         return made
 
     def __repr__(self) -> str:
