@@ -20,9 +20,10 @@ def graph_svg(ops: Sequence[tuple[str, str, bool]]) -> str:
         ops: Name and arguments of each, and whether it decides what a step holds.
     """
     step = _BOX + _GAP
+    num_holding = sum(holds for _, _, holds in ops)
     parts = [
         f'<text x="4" y="14" fill="{_HOLDS}">what a step holds</text>'
-        f'<text x="{step + 4}" y="14" fill="{_GOES}">where it goes</text>'
+        f'<text x="{max(1, num_holding) * step + 4}" y="14" fill="{_GOES}">where it goes</text>'
     ]
     for number, (name, arguments, holds) in enumerate(ops):
         left, colour = number * step + 4, _HOLDS if holds else _GOES
@@ -48,7 +49,7 @@ def plan_svg(plan: StepPlan) -> str:
     title = (
         f"step {plan.step}: fill {report.fill:.2%}, imbalance {report.imbalance:.2%}, lockstep {report.lockstep:.2%}"
     )
-    parts = [f'<text x="4" y="12">{title}</text>']
+    parts = [f'<text x="4" y="12">{title}</text><text x="{_LEFT + _BAR + 8}" y="12">cost</text>']
     for line, ((bucket, slot), cost) in enumerate(zip(shown, cost_R, strict=True)):
         top = 20 + line * _LINE
         parts.append(f'<text x="4" y="{top + 11}">bucket {bucket} slot {slot}</text>')
