@@ -86,9 +86,9 @@ def batch_of(config: "Config", tables: "dict[str, BlockTable]", step: int, rank:
             slab = loaders[name].fetch(ids)
             samples |= {sample_id: slab.sample(sample_id) for sample_id in ids}
         constructor = build_constructor(config)
-        # A row is shown whole, also where the rank's pipeline stages would get less of it.
-        shown = replace(plan, fields_P=None)
-        return plan, constructor.rank_batch(constructor.build(plan, bucket, samples.__getitem__), shown, rank)
+        # A row is shown whole, also where the rank would get less of it, or others would encode its images.
+        shown = replace(plan, fields_P=None, encoder=None)
+        return plan, constructor.rank_batch(constructor.build(shown, bucket, samples.__getitem__), shown, rank)
     finally:
         for loader in loaders.values():
             loader.close()

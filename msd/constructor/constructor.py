@@ -3,17 +3,18 @@
 # C = ranks on the slice axis, one when rows are not sliced. N = documents of a bucket, in row order.
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from msd.constructor.context_parallel import slice_row
+from msd.constructor.encoder import encoder_shares
 from msd.constructor.images import row_images
 from msd.constructor.packing import PackedRows, RowBoundaries, pack_rows, row_boundaries
 from msd.core.arrays import Int64Array
-from msd.core.batch import BatchMarker, Microbatch, RankBatch, RowImages
+from msd.core.batch import BatchMarker, EncoderShare, Microbatch, RankBatch, RowImages
 from msd.core.plan import StepPlan
 from msd.core.sample import Sample, SampleId
 from msd.core.slices import held_positions
@@ -93,8 +94,21 @@ class DataConstructor:
             for row, is_dummy in zip(rows, plan.dummy_BM[bucket].tolist(), strict=True)
         )
 
-    def rank_batch(self, assembled: AssembledBucket, plan: StepPlan, rank: int) -> RankBatch:
+    def shares(self, plan: StepPlan, rank: int, sample_of: Callable[[SampleId], Sample]) -> tuple[EncoderShare, ...]:
+        """Return what one rank encodes apart from its rows, and exchanges, round by round; see `encoder_shares`."""
+        patch_values = 0 if self._dummy is None else self._dummy.pixels.shape[1]
+        return encoder_shares(plan, rank, sample_of, patch_values=patch_values)
+
+    def rank_batch(
+        self, assembled: AssembledBucket, plan: StepPlan, rank: int, shares: Sequence[EncoderShare] = ()
+    ) -> RankBatch:
         """Return what one rank receives. Ranks that hold the same data share its arrays: do not write into them.
+
+        Args:
+            assembled: The rows of its bucket.
+            plan: The step.
+            rank: Who receives it.
+            shares: What it encodes, where the plan says that images are encoded apart from their rows.
 
         Raises:
             PlanError: If the bucket is not the one that the plan gives to this rank.
@@ -118,6 +132,7 @@ class DataConstructor:
             sequence_length=plan.sequence_length,
             slice_method=None if plan.slice_of(rank) is None else plan.slice_method,
             markers=[] if root == rank else [BatchMarker(root=root, shapes=_shapes(row)) for row in received],
+            encoder=list(shares),
             progress=assembled.progress,
         )
 
@@ -144,7 +159,13 @@ def _rows(
     ]
     packed = pack_rows(plan, document_N, samples, pad_token_id=pad_token_id)
     images = [
-        row_images(samples[span], plan.start_D[document_N[span]], plan.offset_D[document_N[span]]) for span in spans
+        row_images(
+            samples[span],
+            plan.start_D[document_N[span]],
+            plan.offset_D[document_N[span]],
+            with_pixels=plan.encoder is None,
+        )
+        for span in spans
     ]
     return tuple(_microbatch(packed, row, boundaries[row], images[row]) for row in range(plan.num_microbatches))
 

@@ -12,7 +12,9 @@ from msd.core.sample import Sample, SampleImages
 from msd.errors import ConfigError
 
 
-def row_images(samples: Sequence[Sample], start_N: Int32Array, offset_N: Int32Array) -> RowImages | None:
+def row_images(
+    samples: Sequence[Sample], start_N: Int32Array, offset_N: Int32Array, *, with_pixels: bool = True
+) -> RowImages | None:
     """Return the images of one row, or None when it has none.
 
     Args:
@@ -20,6 +22,7 @@ def row_images(samples: Sequence[Sample], start_N: Int32Array, offset_N: Int32Ar
         start_N: First token of the sample that the document holds. Placeholders are a sample's first tokens and are
             never cut, so a piece that starts later owns no image.
         offset_N: Where each document starts in the row.
+        with_pixels: False where they are encoded apart from the row, which then has their geometry alone.
 
     Raises:
         ConfigError: If patches of different sizes would meet in one row.
@@ -31,9 +34,13 @@ def row_images(samples: Sequence[Sample], start_N: Int32Array, offset_N: Int32Ar
     ]
     if not owned:
         return None
-    _check_patch_sizes(owned)
+    if with_pixels:
+        _check_patch_sizes(owned)
+        pixels = np.concatenate([images.pixels_PF for _, _, images in owned])
+    else:
+        pixels = np.empty((0, 0), dtype=np.uint8)
     return RowImages(
-        pixels=np.concatenate([images.pixels_PF for _, _, images in owned]),
+        pixels=pixels,
         grids=np.concatenate([images.grids_I3 for _, _, images in owned]).astype(np.int32, copy=False),
         owner=np.repeat(
             np.array([document for document, _, _ in owned], dtype=np.int32),

@@ -4,17 +4,21 @@ Messages may come late, twice and out of order: those of an older generation are
 nothing, and of an assignment and a drop of the same step the one with the larger number speaks.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from msd.constructor.constructor import AssembledBucket, DataConstructor
-from msd.core.batch import RankBatch
+from msd.constructor.encoder import encoded_by
+from msd.core.batch import EncoderShare, RankBatch
 from msd.core.plan import StepPlan
-from msd.core.sample import SampleId, SampleSlab
+from msd.core.sample import Sample, SampleId, SampleSlab
 
 Owners: TypeAlias = Mapping[str, Mapping[int, tuple[str, int]]]
 """By source and ordinal: the host and partition that prepare the row."""
+
+_Part: TypeAlias = tuple[Literal["rows", "images"], int]
+"""What is assembled from samples: the rows of a bucket, or the images that a rank encodes apart from its rows."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,15 +30,34 @@ class _Held:
     version: int
     number: int
     bucket_of: dict[int, int]
-    missing: dict[int, set[SampleId]]
-    """Samples that have not come yet, for each bucket that is not assembled."""
-    slabs: list[tuple[SampleSlab, set[int]]] = field(default_factory=list)
-    """Payload, and the buckets that still need it."""
+    missing: dict[_Part, set[SampleId]]
+    """Samples that have not come yet, for each part that is not assembled."""
+    slabs: list[tuple[SampleSlab, set[_Part]]] = field(default_factory=list)
+    """Payload, and the parts that still need it."""
     assembled: dict[int, AssembledBucket] = field(default_factory=dict)
+    """By bucket."""
+    shares: dict[int, tuple[EncoderShare, ...]] = field(default_factory=dict)
+    """By rank."""
 
     @property
     def nbytes(self) -> int:
-        return sum(slab.nbytes for slab, _ in self.slabs) + sum(rows.nbytes for rows in self.assembled.values())
+        rows = sum(bucket.nbytes for bucket in self.assembled.values())
+        encoded = sum(share.nbytes for shares in self.shares.values() for share in shares)
+        return sum(slab.nbytes for slab, _ in self.slabs) + rows + encoded
+
+    def samples_for(self, part: _Part) -> Callable[[SampleId], Sample] | None:
+        """Return where the samples of a part are found, or None while some are missing."""
+        if self.missing[part]:
+            return None
+        slab_of = {sample_id: slab for slab, users in self.slabs if part in users for sample_id in slab.ids}
+        return lambda sample_id: slab_of[sample_id].sample(sample_id)
+
+    def finish(self, part: _Part) -> None:
+        """Let go of the payload that only this part still needed."""
+        del self.missing[part]
+        for _, users in self.slabs:
+            users.discard(part)
+        self.slabs = [(slab, users) for slab, users in self.slabs if users]
 
 
 class Shelf:
@@ -88,7 +111,11 @@ class Shelf:
             held.owners, held.version = owners, version
             return True
         bucket_of = {rank: plan.bucket_of(rank) for rank in self.ranks}
-        missing = {bucket: set(plan.sample_ids(bucket)) for bucket in sorted(set(bucket_of.values()))}
+        missing: dict[_Part, set[SampleId]] = {
+            ("rows", bucket): set(plan.sample_ids(bucket)) for bucket in sorted(set(bucket_of.values()))
+        }
+        if plan.encoder is not None:
+            missing |= {("images", rank): set(encoded_by(plan, rank)) for rank in self.ranks}
         self._held[plan.step] = _Held(plan, owners, version, number, bucket_of, missing)
         return True
 
@@ -101,22 +128,35 @@ class Shelf:
                 needed.setdefault(held.owners[sample_id.source][sample_id.ordinal], []).append(sample_id)
         return needed
 
+    def needed_without_pixels(self, step: int) -> set[SampleId]:
+        """Return those of the needed samples whose images nobody here encodes: their geometry is enough."""
+        held = self._held.get(step)
+        if held is None or held.plan.encoder is None:
+            return set()
+        lacking: dict[str, set[SampleId]] = {"rows": set(), "images": set()}
+        for (kind, _), missing in held.missing.items():
+            lacking[kind] |= missing
+        return lacking["rows"] - lacking["images"]
+
     def deliver(self, step: int, slab: SampleSlab) -> None:
         """Take payload of a step; what nobody here lacks is not kept."""
         held = self._held.get(step)
         if held is None:
             return
         arrived = set(slab.ids)
-        users = {bucket for bucket, missing in held.missing.items() if missing & arrived}
-        for bucket in users:
-            held.missing[bucket] -= arrived
+        takes_pixels = held.plan.encoder is None or slab.has_pixels
+        users = {
+            part for part, missing in held.missing.items() if missing & arrived and (takes_pixels or part[0] == "rows")
+        }
+        for part in users:
+            held.missing[part] -= arrived
         if users:
             held.slabs.append((slab, users))
 
     def is_ready(self, step: int, bucket: int) -> bool:
         """Return whether a bucket of a step is assembled, or lacks nothing that assembling needs."""
         held = self._held.get(step)
-        return held is not None and (bucket in held.assembled or held.missing.get(bucket) == set())
+        return held is not None and (bucket in held.assembled or held.missing.get(("rows", bucket)) == set())
 
     def assemble(self, step: int, bucket: int) -> AssembledBucket | None:
         """Return the rows of a bucket, assembling them on first need; None while something is missing."""
@@ -124,25 +164,33 @@ class Shelf:
             return None
         held = self._held[step]
         if bucket not in held.assembled:
-            slab_of = {sample_id: slab for slab, users in held.slabs if bucket in users for sample_id in slab.ids}
-            held.assembled[bucket] = self._constructor.build(
-                held.plan, bucket, lambda sample_id: slab_of[sample_id].sample(sample_id)
-            )
-            del held.missing[bucket]
-            for _, users in held.slabs:
-                users.discard(bucket)
-            held.slabs = [(slab, users) for slab, users in held.slabs if users]
+            sample_of = held.samples_for(("rows", bucket))
+            assert sample_of is not None, "a bucket that is ready lacks nothing"
+            held.assembled[bucket] = self._constructor.build(held.plan, bucket, sample_of)
+            held.finish(("rows", bucket))
         return held.assembled[bucket]
+
+    def _shares(self, held: _Held, rank: int) -> tuple[EncoderShare, ...] | None:
+        """Return what a rank encodes apart from its rows, assembling it on first need; None while it is missing."""
+        if held.plan.encoder is None:
+            return ()
+        if rank not in held.shares:
+            sample_of = held.samples_for(("images", rank))
+            if sample_of is None:
+                return None
+            held.shares[rank] = self._constructor.shares(held.plan, rank, sample_of)
+            held.finish(("images", rank))
+        return held.shares[rank]
 
     def batch(self, generation: int, step: int, rank: int) -> RankBatch | None:
         """Return what a rank receives, or None while it is not there. Ranks of one bucket share its arrays."""
         held = self._held.get(step) if generation == self.generation else None
         if held is None:
             return None
-        rows = self.assemble(step, held.bucket_of[rank])
-        if rows is None:
+        rows, shares = self.assemble(step, held.bucket_of[rank]), self._shares(held, rank)
+        if rows is None or shares is None:
             return None
-        return replace(self._constructor.rank_batch(rows, held.plan, rank), generation=generation)
+        return replace(self._constructor.rank_batch(rows, held.plan, rank, shares), generation=generation)
 
     def share_key(self, step: int, rank: int) -> tuple[Hashable, ...] | None:
         """Return what ranks with equal batches of a step have in common, or None when the step is not assigned."""

@@ -123,6 +123,8 @@ class Handout:
             self._bucket_of = {rank: bucket for bucket, ranks in enumerate(plan.consumers_B) for rank in ranks}
         of_bucket = self._owners[plan.step]
         buckets = {self._bucket_of[rank] for rank in constructor.ranks}
+        if plan.encoder is not None:
+            buckets.update(plan.bucket_D[plan.encoder.documents_of(*constructor.ranks)].tolist())
         if len(buckets) == 1:
             return of_bucket[buckets.pop()]
         merged: dict[str, dict[int, tuple[str, int]]] = {}

@@ -2,6 +2,7 @@
 
 # T = tokens of a row: sequences per microbatch * sequence_length, or the rank's context-parallel slice of it.
 # N = documents of the whole row. I = images of the whole row. P = patches. F = values of one patch (patch * patch * 3).
+# G = ranks that exchange embeddings. V = embeddings sent, one for each rank that receives it. W = embeddings received.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ class RowImages:
     """Images of the documents of one row; every context-parallel rank gets the whole row's."""
 
     pixels: UInt8Array
-    """uint8 [P, F], in the order of `grids`."""
+    """uint8 [P, F], in the order of `grids`; [0, 0] where images are encoded apart from their rows."""
     grids: Int32Array
     """int32 [I, 3]: (t, h, w) in patches."""
     owner: Int32Array
@@ -99,6 +100,48 @@ class Microbatch:
         return f"Microbatch(tokens={self.num_tokens}, documents={len(self.cu_seqlens) - 1}, images={images})"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EncoderShare:
+    """What one rank encodes in one round, and how embeddings reach the rows that need them.
+
+    The rank encodes its images to `num_embeddings` embeddings, sends those of `send_rows`, `send_counts[g]` to the rank
+    `ranks[g]`, one rank after the other, and receives `receive_counts[g]` from it, which lie in its rows at (`slots`,
+    `positions`). Gradients go back the same way from the ranks that `returns` names, and sum up.
+    """
+
+    pixels: UInt8Array
+    """uint8 [P, F]: the images that this rank encodes, wherever their rows lie."""
+    grids: Int32Array
+    """int32 [images, 3]: (t, h, w) of each, in patches."""
+    num_embeddings: int
+    """How many embeddings its encoder makes of them, in their order."""
+    ranks: Int32Array
+    """int32 [G]: the ranks that meet, the same on all of them."""
+    returns: Int32Array
+    """int32 [G]: 1 where gradients come back from; ranks that repeat another's work return none."""
+    send_counts: Int32Array
+    """int32 [G]"""
+    send_rows: Int32Array
+    """int32 [V]: which of this rank's embeddings; those that several ranks need stand several times."""
+    receive_counts: Int32Array
+    """int32 [G]"""
+    slots: Int32Array
+    """int32 [W]: microbatch of each embedding received."""
+    positions: Int32Array
+    """int32 [W]: its position in the row as this rank holds it, whole or a slice."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(getattr(self, name).nbytes for name in SHARE_FIELDS)
+
+
+SHARE_FIELDS = (
+    "pixels", "grids", "ranks", "returns", "send_counts", "send_rows", "receive_counts", "slots", "positions",
+)  # fmt: skip
+"""Arrays of an encoder's share."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMarker:
     """Stands for a microbatch that another rank fetches and broadcasts."""
@@ -131,6 +174,8 @@ class RankBatch:
     generation: int = 0
     markers: list[BatchMarker] = field(default_factory=list)
     """One a microbatch, when a `broadcast` axis says that another rank fetches; else empty."""
+    encoder: list[EncoderShare] = field(default_factory=list)
+    """One a round, when images are encoded apart from their rows and this rank encodes or receives; else empty."""
     progress: str = ""
     """The run's position after this step, as JSON; `RankClient.state_dict` decodes it."""
 
@@ -142,4 +187,4 @@ class RankBatch:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
-        return sum(row.nbytes for row in self.microbatches)
+        return sum(row.nbytes for row in self.microbatches) + sum(share.nbytes for share in self.encoder)

@@ -4,6 +4,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from msd.core.arrays import Float64Array, Int32Array
 
 
@@ -42,6 +44,11 @@ class EncoderPlan:
             self.document_I, self.index_I, self.num_patches_I, self.num_tokens_I, self.offset_I, self.round_I,
             self.rank_I,
         )  # fmt: skip
+
+    def documents_of(self, *ranks: int) -> Int32Array:
+        """Return the documents with images that some of these ranks encode, in order, once for each image."""
+        documents: Int32Array = self.document_I[np.isin(self.rank_I, ranks)]
+        return documents
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -171,7 +171,8 @@ class StepPlan:
     def share_key(self, rank: int) -> tuple[Any, ...]:
         """Return what decides a rank's batch: ranks with equal keys receive the same, but for their number."""
         root = self.root_of(rank)
-        return (self.bucket_of(rank), self.slice_of(rank), None if root == rank else root, self.fields_of(rank))
+        key = (self.bucket_of(rank), self.slice_of(rank), None if root == rank else root, self.fields_of(rank))
+        return key if self.encoder is None else (*key, rank)
 
     @property
     def membership_digest(self) -> str:

@@ -7,7 +7,7 @@ A *row* of a source gives any number of *parts*; each part is a sample with the 
 # F = values of one patch (patch * patch * 3).
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -249,6 +249,15 @@ class SampleSlab:
             starts_I=np.concatenate([slab.starts_I for slab in slabs]),
             num_images_S=np.concatenate([slab.num_images_S for slab in slabs]),
         )
+
+    @property
+    def has_pixels(self) -> bool:
+        """Whether the patches of its images are there, and not their geometry alone."""
+        return len(self.pixels_PF) == int(self.grids_I3.astype(np.int64).prod(axis=1).sum())
+
+    def without_pixels(self) -> "SampleSlab":
+        """Return the same samples with their images' geometry alone."""
+        return replace(self, pixels_PF=self.pixels_PF[:0])
 
     def sample(self, sample_id: SampleId) -> Sample:
         """Return one sample as views into the slab."""

@@ -35,6 +35,7 @@ _NAMES: dict[type[Any], str] = {
     Encode: "encode",
     BroadcastAt: "broadcast_at",
 }  # fmt: skip
+_NO_DUMMIES = "rows need no dummy images where others encode them: leave balance.align, or .align(...), out"
 
 _MEMBERSHIP = (Mix, Pack)
 """Ops that decide what a step holds, and know no mesh."""
@@ -161,6 +162,7 @@ class DGraph:
         """
         self._need("encode", Distribute, "call .distribute(axis) first")
         self._need_cost("encode", "encoder")
+        self._refuse("encode", Align, _NO_DUMMIES)
         if every is None:
             every = "step" if ranks == "world" and self.tree.mesh.size("pp") > 1 else "slot"
         op = Encode(ranks, every)
@@ -170,6 +172,7 @@ class DGraph:
     def align(self, modality: str) -> "DGraph":
         """Let all rows of a slot have this modality or none: a row that lacks it carries a flagged dummy."""
         self._need("align", Distribute, "call .distribute(axis) first")
+        self._refuse("align", Encode, _NO_DUMMIES)
         if modality in [op.modality for op in self._all(Align)]:
             raise ConfigError(f"align({modality!r}) stands twice; leave one out")
         return self._with(Align(modality))

@@ -25,6 +25,7 @@ from msd.build import (
 from msd.client import RankClient
 from msd.config import PipelineConfig
 from msd.constructor.constructor import AssembledBucket
+from msd.constructor.encoder import encoded_by
 from msd.coordinator import deal
 from msd.coordinator.commands import Command, Examine, Fail, Planned, Release, Rewind
 from msd.coordinator.events import RowsExamined
@@ -121,7 +122,8 @@ class LocalEngine:
             plan = self._plan(step)
             if plan is None:
                 return None
-            batch = self._constructor.rank_batch(self._assembled(plan, plan.bucket_of(rank)), plan, rank)
+            shares = self._constructor.shares(plan, rank, self._fetch(encoded_by(plan, rank)))
+            batch = self._constructor.rank_batch(self._assembled(plan, plan.bucket_of(rank)), plan, rank, shares)
             self._coordinator.generations.asks(rank, session, step + 1)
             return batch
 

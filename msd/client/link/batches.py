@@ -19,7 +19,7 @@ import numpy as np
 from msd.client.link.frames import padding
 from msd.client.link.messages import value
 from msd.core.arrays import UInt8Array
-from msd.core.batch import BatchMarker, Microbatch, RankBatch
+from msd.core.batch import SHARE_FIELDS, BatchMarker, EncoderShare, Microbatch, RankBatch
 from msd.errors import EngineError
 
 _ZEROS = bytes(padding(1))
@@ -54,6 +54,7 @@ def encode(batch: RankBatch) -> Encoded:
         "slice_method": batch.slice_method,
         "sources": list(dict.fromkeys(source for source, _, _ in batch.sample_ids)),
         "rows": [_described(row) for row in batch.microbatches],
+        "encoder": [share.num_embeddings for share in batch.encoder],
         "markers": [{"root": marker.root, "shapes": marker.shapes} for marker in batch.markers],
         "arrays": [[array.dtype.str, *array.shape] for array in arrays],
     }
@@ -87,6 +88,8 @@ def _arrays(batch: RankBatch) -> Iterator[np.ndarray[Any, Any]]:
     yield np.array([part for _, _, part in batch.sample_ids], np.int32)
     for row in batch.microbatches:
         yield from row.arrays.values()
+    for share in batch.encoder:
+        yield from (getattr(share, name) for name in SHARE_FIELDS)
 
 
 def _described(row: Microbatch) -> dict[str, Any]:
@@ -111,6 +114,7 @@ def _decode(header: dict[str, Any], body: UInt8Array) -> RankBatch:
         slice_method=description["slice_method"],
         generation=value(description, "generation", int),
         markers=[_marker(marker) for marker in description["markers"]],
+        encoder=[_share(num_embeddings, arrays) for num_embeddings in description["encoder"]],
         progress=progress,
     )
 
@@ -144,6 +148,11 @@ def _row(row: dict[str, Any], arrays: Iterator[np.ndarray[Any, Any]]) -> Microba
         num_tokens=value(row, "num_tokens", int),
         max_seqlen=value(row, "max_seqlen", int),
     )
+
+
+def _share(num_embeddings: Any, arrays: Iterator[np.ndarray[Any, Any]]) -> EncoderShare:
+    fields: dict[str, Any] = dict(zip(SHARE_FIELDS, itertools.islice(arrays, len(SHARE_FIELDS)), strict=True))
+    return EncoderShare(num_embeddings=int(num_embeddings), **fields)
 
 
 def _marker(marker: dict[str, Any]) -> BatchMarker:

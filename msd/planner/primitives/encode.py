@@ -23,7 +23,7 @@ from msd.planner.primitives.cost import scaled
 
 Ranks = Literal["dp", "dp_cp", "world"]
 Every = Literal["slot", "step"]
-_FIRST_OF: dict[str, tuple[str, ...]] = {"dp": ("pp", "cp", "tp"), "dp_cp": ("pp", "tp"), "world": ()}
+_FIRST_OF: dict[str, tuple[str, ...]] = {"dp": ("pp", "cp", "tp", "ep"), "dp_cp": ("pp", "tp", "ep"), "world": ()}
 """Axes of which only coordinate 0 encodes."""
 
 
@@ -50,7 +50,8 @@ class Encode:
 
     def encoders(self, tree: ClientPlaceTree) -> tuple[int, ...]:
         """Return the ranks that encode."""
-        return tree.ranks(**dict.fromkeys(_FIRST_OF[self.ranks], 0))
+        axes = tree.mesh.as_dict()
+        return tree.ranks(**{axis: 0 for axis in _FIRST_OF[self.ranks] if axis in axes})
 
     def receivers(self, tree: ClientPlaceTree, consumers_B: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
         """Return for each bucket the ranks that embed its rows: only the first pipeline stage does."""

@@ -302,20 +302,28 @@ class ConstructorActor:
             self._tasks.spawn(self._gather(order["generation"], plan.step, order["term"]))
 
     async def _gather(self, generation: int, step: int, term: int) -> None:
-        """Fetch what a step lacks, one call a host."""
-        by_host: dict[str, list[list[Any]]] = {}
+        """Fetch what a step lacks, one call a host, and one more for samples whose pixels go to another constructor."""
+        calls: dict[tuple[str, bool], list[list[Any]]] = {}
         with self._changed:
-            needed = self._shelf.needed(step)
+            needed, without_pixels = self._shelf.needed(step), self._shelf.needed_without_pixels(step)
         for (host, partition), ids in needed.items():
-            of_source: dict[str, list[list[int]]] = {}
+            of_source: dict[tuple[str, bool], list[list[int]]] = {}
             for sample_id in ids:
-                of_source.setdefault(sample_id.source, []).append([sample_id.ordinal, sample_id.part])
-            by_host.setdefault(host, []).extend([source, partition, places] for source, places in of_source.items())
-        await asyncio.gather(*(self._fetch(generation, step, host, term, wanted) for host, wanted in by_host.items()))
+                key = (sample_id.source, sample_id not in without_pixels)
+                of_source.setdefault(key, []).append([sample_id.ordinal, sample_id.part])
+            for (source, pixels), places in of_source.items():
+                calls.setdefault((host, pixels), []).append([source, partition, places])
+        await asyncio.gather(
+            *(self._fetch(generation, step, host, term, wanted, pixels) for (host, pixels), wanted in calls.items())
+        )
 
-    async def _fetch(self, generation: int, step: int, host: str, term: int, wanted: list[list[Any]]) -> None:
+    async def _fetch(
+        self, generation: int, step: int, host: str, term: int, wanted: list[list[Any]], pixels: bool
+    ) -> None:
         try:
-            wire = await call(self._worker, self._hosts[host], "fetch", term, pack(wanted), deadline_s=self._deadline_s)
+            wire = await call(
+                self._worker, self._hosts[host], "fetch", term, pack(wanted), pixels, deadline_s=self._deadline_s
+            )
             with self._changed:
                 if generation == self._generation:
                     self._shelf.deliver(step, slab_from_wire(wire))

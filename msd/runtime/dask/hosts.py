@@ -158,12 +158,13 @@ class LoaderHost:
             raise self._error
         return pack({"number": self._num_done, **tables_to_wire([table for _, _, table in self._done])})
 
-    async def fetch(self, term: int, wanted: Wire) -> Wire:
+    async def fetch(self, term: int, wanted: Wire, pixels: bool = True) -> Wire:
         """Return samples of any partitions as one slab.
 
         Args:
             term: As in `advance`. The version of the placement does not matter: any host can make any row.
             wanted: Packed: (source, partition, [[ordinal, part], ...]) each.
+            pixels: False sends images' geometry alone.
         """
         self._check_term(term)
         waiting: dict[_Key, list[SampleId]] = {}
@@ -181,7 +182,7 @@ class LoaderHost:
                     await self._left.wait()
         finally:
             self._fetched.subtract(waiting.keys())
-        return slab_to_wire(SampleSlab.joined(slabs))
+        return slab_to_wire(SampleSlab.joined([slab if pixels else slab.without_pixels() for slab in slabs]))
 
     async def stats(self) -> dict[str, Any]:
         """Return counts by source, summed over the partitions held here."""

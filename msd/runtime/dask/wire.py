@@ -1,13 +1,14 @@
 """Nouns as flat dictionaries of few arrays, and back: what Dask's comms carry without a copy and without pickle."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from msd.core.encoder import EncoderPlan, EncoderReport
 from msd.core.mesh import Mesh
 from msd.core.plan import PlanReport, StepPlan
 from msd.core.sample import Failure, MetaTable, SampleId, SampleSlab
@@ -138,7 +139,9 @@ def plan_to_wire(plan: StepPlan) -> Wire:
         if field.name == "mesh":
             value = [list(pair) for pair in plan.mesh.sizes]
         elif field.name == "report":
-            value = {inner.name: getattr(plan.report, inner.name) for inner in fields(PlanReport)}
+            value = {**_fields(plan.report), "encoder": plan.report.encoder and _fields(plan.report.encoder)}
+        elif field.name == "encoder":
+            value = plan.encoder and _fields(plan.encoder)
         elif isinstance(value, tuple):
             value = _lists(value)
         wire[field.name] = value
@@ -149,10 +152,21 @@ def plan_from_wire(wire: Wire) -> StepPlan:
     """Return the plan that `plan_to_wire` took."""
     values = dict(wire)
     values["mesh"] = Mesh(tuple((axis, size) for axis, size in wire["mesh"]))
-    values["report"] = PlanReport(**wire["report"])
+    values["report"] = PlanReport(**{**wire["report"], "encoder": _made(EncoderReport, wire["report"]["encoder"])})
+    values["encoder"] = _made(EncoderPlan, wire["encoder"])
     for name in ("consumers_B", "broadcast", "source_names", "notes", "fields_P", "align"):
         values[name] = _tuples(wire[name])
     return StepPlan(**values)
+
+
+def _fields(value: Any) -> Wire:
+    return {field.name: _lists(getattr(value, field.name)) for field in fields(value)}
+
+
+def _made(kind: Callable[..., Any], wire: Wire | None) -> Any:
+    if wire is None:
+        return None
+    return kind(**{name: _tuples(value) if isinstance(value, list) else value for name, value in wire.items()})
 
 
 def _lists(value: Any) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from msd.client.link.batches import Encoded, encode
 from msd.client.link.messages import Ended, Moved, NotYet, Place, Welcome
 from msd.client.link.server import LinkServer
-from msd.core.batch import BatchMarker, Microbatch, RankBatch, RowImages
+from msd.core.batch import SHARE_FIELDS, BatchMarker, EncoderShare, Microbatch, RankBatch, RowImages
 from msd.core.mesh import Mesh
 from msd.errors import StateError
 
@@ -53,6 +53,24 @@ def make_row(seed: int, tokens: int = 64, *, documents: int = 3, images: bool = 
     )
 
 
+def make_share(seed: int, *, images: int = 2, ranks: int = 2) -> EncoderShare:
+    draw = np.random.default_rng(seed)
+    counts = draw.integers(0, 4, (2, ranks), dtype=np.int32)
+    sent, received = (int(total) for total in counts.sum(axis=1))
+    return EncoderShare(
+        pixels=draw.integers(0, 255, (4 * images, 12), dtype=np.uint8),
+        grids=np.array([[1, 2, 2]] * images, np.int32).reshape(-1, 3),
+        num_embeddings=images,
+        ranks=np.arange(ranks, dtype=np.int32),
+        returns=np.ones(ranks, np.int32),
+        send_counts=counts[0],
+        send_rows=draw.integers(0, max(1, images), sent, dtype=np.int32),
+        receive_counts=counts[1],
+        slots=np.zeros(received, np.int32),
+        positions=np.arange(received, dtype=np.int32),
+    )
+
+
 def make_batch(step: int, rank: int = 0, *, generation: int = 0, tokens: int = 64, **changes: object) -> RankBatch:
     fields = {
         "step": step,
@@ -85,9 +103,16 @@ def contents(batch: RankBatch) -> list[object]:
         for row in batch.microbatches
     ]
     markers: list[BatchMarker] = batch.markers
+    shares = [
+        [
+            share.num_embeddings,
+            *((a.dtype.str, a.shape, a.tobytes()) for a in (getattr(share, n) for n in SHARE_FIELDS)),
+        ]
+        for share in batch.encoder
+    ]
     return [
         batch.step, batch.rank, batch.generation, batch.sample_ids, batch.num_valid_tokens,
-        batch.global_num_valid_tokens, batch.sequence_length, batch.slice_method, batch.progress, markers, rows,
+        batch.global_num_valid_tokens, batch.sequence_length, batch.slice_method, batch.progress, markers, rows, shares,
     ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from link_run import ROW_FIELDS, contents, make_batch, make_row
+from link_run import ROW_FIELDS, contents, make_batch, make_row, make_share
 
 from msd.client.link.batches import decode, encode
 from msd.client.link.frames import ALIGNMENT
@@ -40,6 +40,8 @@ def sent(encoded, rank=0):
         make_batch(2, microbatches=sliced(make_row(4, tokens=48, documents=3), 2), slice_method="zigzag"),
         make_batch(5, microbatches=[without(make_row(7), "labels", "loss_mask"), make_row(8)]),
         make_batch(6, microbatches=[without(make_row(9, images=True), *TOKEN_FIELDS, "images")]),
+        make_batch(7, encoder=[make_share(1), make_share(2, images=0, ranks=3)]),
+        make_batch(8, microbatches=[], encoder=[make_share(3)]),
     ],
     ids=[
         "text and images",
@@ -49,6 +51,8 @@ def sent(encoded, rank=0):
         "context-parallel slices",
         "no labels",
         "a middle stage",
+        "images encoded for others",
+        "an encoder without rows",
     ],
 )
 def test_a_batch_arrives_as_it_was_sent(batch):

@@ -2,11 +2,13 @@ import numpy as np
 import pytest
 
 from msd.constructor.constructor import DataConstructor
+from msd.constructor.images import dummy_images
 from msd.constructor.shelf import Shelf
 from msd.core.mesh import Mesh
-from msd.core.sample import Sample, SampleId, SampleSlab
+from msd.core.sample import Sample, SampleId, SampleImages, SampleSlab
 from msd.planner.planner import Planner
-from msd.testing.tables import feed_of, row, settings_of, steps_of
+from msd.planner.strategies.vlm_hybrid import vlm_hybrid
+from msd.testing.tables import LengthCost, Part, Row, feed_of, row, settings_of, steps_of
 
 SOURCES = {"web": [row(20), row(31), row(5)] * 30, "books": [row(50)] * 40}
 HOSTS = ("a", "b")
@@ -177,6 +179,96 @@ def test_a_drop_that_comes_late_does_not_undo_a_later_one():
     shelf.drop(0, 0, number=3)
     assert not shelf.assign(0, PLANS[1], owners_of(PLANS[1]), 1, number=8)
     assert shelf.assign(0, PLANS[3], owners_of(PLANS[3]), 1, number=8)
+
+
+ALBUMS = {"photos": [Row((Part(3 * n + 5, 3 * n, (n, 2 * n)),)) for n in (1, 4, 2)] * 20, "web": [row(30)] * 30}
+
+
+def album_of(sample_id: SampleId) -> Sample:
+    part = ALBUMS[sample_id.source][sample_id.ordinal % len(ALBUMS[sample_id.source])].parts[0]
+    counts = part.placeholders
+    return Sample(
+        id=sample_id,
+        tokens_T=np.arange(part.num_tokens, dtype=np.int32),
+        num_image_tokens=part.num_image_tokens,
+        images=None
+        if not counts
+        else SampleImages(
+            pixels_PF=np.full((4 * sum(counts), 12), sample_id.ordinal % 251, dtype=np.uint8),
+            grids_I3=np.array([(1, 2, 2 * n) for n in counts], dtype=np.int32),
+            starts_I=np.cumsum([0, *counts[:-1]], dtype=np.int32),
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def hybrid():
+    cost = {"backbone": LengthCost(), "encoder": LengthCost(1.0, 0.1)}
+    chosen = settings_of(ALBUMS, mesh=Mesh.of(dp=2, tp=2), num_microbatches=2, strategy=vlm_hybrid, cost=cost)
+    return next(steps_of(Planner(chosen), feed_of(ALBUMS, chosen)))
+
+
+def hybrid_shelf(plan, *ranks) -> Shelf:
+    shelf = Shelf(DataConstructor(pad_token_id=0, dummy=dummy_images(patch=2, merge=2)), ranks)
+    shelf.assign(0, plan, owners_of(plan), 1)
+    return shelf
+
+
+def deliver(shelf: Shelf, *, pixels: bool) -> None:
+    """Deliver what is needed with pixels, or what is needed without."""
+    bare = shelf.needed_without_pixels(0)
+    ids = [i for ids in shelf.needed(0).values() for i in ids if (i not in bare) == pixels]
+    slab = SampleSlab.of([album_of(i) for i in ids])
+    shelf.deliver(0, slab if pixels else slab.without_pixels())
+
+
+def test_images_that_a_rank_encodes_are_needed_wherever_their_rows_lie(hybrid):
+    shelf = hybrid_shelf(hybrid, 0, 1)
+    needed = {i for ids in shelf.needed(0).values() for i in ids}
+    encoded = {hybrid.sample_id(d) for d in hybrid.encoder.documents_of(0, 1).tolist()}
+    rows = set(hybrid.sample_ids(hybrid.bucket_of(0)))
+    assert encoded - rows
+    assert rows - encoded
+    assert needed == rows | encoded
+    assert shelf.needed_without_pixels(0) == rows - encoded
+    assert shelf_of(0, steps=[0]).needed_without_pixels(0) == set()
+
+
+def test_a_rank_waits_for_the_pixels_that_it_encodes_and_for_no_others(hybrid):
+    shelf = hybrid_shelf(hybrid, 0, 1)
+    deliver(shelf, pixels=False)
+    assert shelf.batch(0, 0, 0) is None
+    deliver(shelf, pixels=True)
+    assert shelf.needed(0) == {}
+    alone = DataConstructor(pad_token_id=0, dummy=dummy_images(patch=2, merge=2))
+    for rank in (0, 1):
+        batch = shelf.batch(0, 0, rank)
+        expected = alone.shares(hybrid, rank, album_of)
+        assert [share.num_embeddings for share in batch.encoder] == [share.num_embeddings for share in expected]
+        for found, wanted in zip(batch.encoder, expected, strict=True):
+            assert np.array_equal(found.pixels, wanted.pixels)
+        assert all(row.images is None or row.images.pixels.size == 0 for row in batch.microbatches)
+    held = shelf.assemble(0, hybrid.bucket_of(0)).nbytes + sum(
+        share.nbytes for rank in (0, 1) for share in shelf.batch(0, 0, rank).encoder
+    )
+    assert shelf.nbytes == held
+
+
+def test_pixels_that_come_late_are_asked_for_again(hybrid):
+    shelf = hybrid_shelf(hybrid, 0, 1)
+    everything = [i for ids in shelf.needed(0).values() for i in ids]
+    shelf.deliver(0, SampleSlab.of([album_of(i) for i in everything]).without_pixels())
+    encoded = {hybrid.sample_id(d) for d in hybrid.encoder.documents_of(0, 1).tolist()}
+    assert {i for ids in shelf.needed(0).values() for i in ids} == encoded
+    assert shelf.needed_without_pixels(0) == set()
+    assert shelf.batch(0, 0, 0) is None
+    fill_albums(shelf)
+    assert shelf.batch(0, 0, 0) is not None
+
+
+def fill_albums(shelf: Shelf) -> None:
+    for ids in shelf.needed(0).values():
+        shelf.deliver(0, SampleSlab.of([album_of(i) for i in ids]))
 
 
 def test_the_end_is_known_once_it_is_told():

@@ -90,6 +90,18 @@ def test_a_slab_hands_out_views_and_knows_its_bytes():
     assert len(slab) == 2
 
 
+def test_a_slab_without_pixels_keeps_the_geometry_of_its_images():
+    slab = SampleSlab.of([sample(0, 5), sample(1, 9, grids=[(1, 2, 2), (1, 4, 2)])])
+    bare = slab.without_pixels()
+    assert (slab.has_pixels, bare.has_pixels) == (True, False)
+    assert slab.nbytes - bare.nbytes == 12 * PATCH
+    images = bare.sample(SampleId("web", 1, 0)).images
+    assert images.pixels_PF.shape == (0, PATCH)
+    assert images.grids_I3.tolist() == [[1, 2, 2], [1, 4, 2]]
+    assert SampleSlab.joined([bare, bare]).has_pixels is False
+    assert SampleSlab.of([sample(0, 5)]).has_pixels
+
+
 def test_an_empty_slab_is_legal():
     slab = SampleSlab.of([])
     assert (len(slab), slab.nbytes) == (0, 0)

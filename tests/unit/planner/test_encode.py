@@ -134,8 +134,9 @@ def test_the_joint_strategy_is_the_default_with_both_costs():
 
 
 def test_embeddings_stay_where_they_are_needed_if_that_costs_nothing():
-    made = {"photos": [album(5, text=3)] * 8}
-    plan = plans(settings(made, global_batch_size=8, sequence_length=8), made)[0]
+    made = {"photos": [album(size, text=10 - size) for size in (1, 5, 2, 8, 3, 7, 4, 6)]}
+    chosen = settings(made, mesh=Mesh.of(dp=8), num_microbatches=1, global_batch_size=8, sequence_length=10)
+    plan = plans(chosen, made)[0]
     assert plan.report.encoder.moved == 0.0
     assert (plan.encoder.rank_I == plan.bucket_D[plan.encoder.document_I]).all()
 
@@ -241,6 +242,12 @@ def test_what_encode_and_balance_cannot_do_is_said_with_the_remedy():
         r"encode has no ranks 'pp'; choose dp, dp_cp, world": lambda g: g.encode("pp"),
         r"encode has no every 'epoch'; choose slot, step": lambda g: g.encode(every="epoch"),
         r"encode stands twice": lambda g: g.encode().encode(),
+        r"encode cannot follow align; .* leave balance.align, or .align\(...\), out": lambda g: g.align(
+            "image"
+        ).encode(),
+        r"align cannot follow encode; .* leave balance.align, or .align\(...\), out": lambda g: g.encode().align(
+            "image"
+        ),
     }
     for message, change in broken.items():
         with pytest.raises(ConfigError, match=message):

@@ -6,9 +6,11 @@ import pytest
 from msd.core.mesh import Mesh
 from msd.core.sample import MetaTable, Sample, SampleId
 from msd.errors import EngineError
+from msd.planner.planner import Planner
+from msd.planner.strategies.vlm_hybrid import vlm_hybrid
 from msd.runtime.dask.wire import pack, plan_from_wire, plan_to_wire, tables_from_wire, tables_to_wire, unpack
 from msd.testing.plans import Placed, plan_by_hand
-from msd.testing.tables import Part, Row, failed_row, row, table_of
+from msd.testing.tables import LengthCost, Part, Row, failed_row, feed_of, row, settings_of, steps_of, table_of
 
 
 @pytest.mark.parametrize("array", [
@@ -48,6 +50,29 @@ def test_tables_come_back_each_with_its_own_rows_samples_runs_and_images():
                 assert (got.dtype, got.tolist()) == (wanted.dtype, wanted.tolist()), name
             else:
                 assert got == wanted, name
+
+
+@pytest.mark.parametrize("strategy", [None, vlm_hybrid])
+def test_a_plan_comes_back_with_all_it_says(strategy):
+    made = {"photos": [Row((Part(9, 5, images=(2, 3)),)), Row((Part(4, 1),))], "web": [row(3, 4), row(11)]}
+    cost = {"backbone": LengthCost(), "encoder": LengthCost(1.0, 0.1)}
+    chosen = settings_of(made, mesh=Mesh.of(dp=2, tp=2), num_microbatches=2, cost=cost, strategy=strategy)
+    plan = next(steps_of(Planner(chosen), feed_of(made, chosen)))
+    back = plan_from_wire(unpack(pack(plan_to_wire(plan))))
+    assert back.digest == plan.digest
+    assert plain(back) == plain(plan)
+    assert (back.encoder is None) == (strategy is None)
+
+
+def plain(value):
+    """A value with its arrays as lists, and what tells types apart."""
+    if isinstance(value, np.ndarray):
+        return [str(value.dtype), value.tolist()]
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def test_however_many_arrays_two_values_travel():
