@@ -38,7 +38,7 @@ class Feedback:
 
     def is_due(self, step: int) -> bool:
         """Whether weights are asked for before this step is drawn."""
-        return step > 0 and step % self.every == 0
+        return step % self.every == 0
 
     def weights(self, shares: Mapping[str, float], losses: Mapping[str, float], step: int) -> dict[str, float]:
         """Return the weights that hold from a step on; sources that the function leaves out get 0.

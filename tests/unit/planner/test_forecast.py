@@ -51,6 +51,11 @@ def test_a_source_that_is_dropped_leaves_its_share_to_the_others():
     assert (found.num_steps, found.ended_by) == (30, None)
 
 
+def test_no_source_is_foreseen_to_give_more_rows_than_it_has():
+    _, by_name = foreseen([pace("a", 53, epochs=1, end="drop"), pace("b", 10**6)], MixtureConfig(), steps=30)
+    assert by_name["a"].rows == 53
+
+
 @pytest.mark.parametrize("end", ["stop", "error"])
 def test_a_source_that_ends_the_run_ends_the_forecast(end):
     found, by_name = foreseen([pace("a", 50, epochs=2, end=end), pace("b", 10**6)], MixtureConfig(), steps=300)

@@ -42,8 +42,15 @@ def test_nothing_changes_before_something_is_reported():
 
 def test_weights_are_asked_for_at_the_next_multiple_of_every_after_a_report():
     settings = chosen()
+    planner = Planner(settings)
     reports = [(1, {"a": 2.0, "b": 1.0}, 1), (5, {"b": 3.0}, 7)]
-    assert drawn(Planner(settings), 12, settings, reports=reports) == [4, 4, 6, 6, 6, 6, 6, 6, 2, 2, 2, 2]
+    assert drawn(planner, 12, settings, reports=reports) == [4, 4, 6, 6, 6, 6, 6, 6, 2, 2, 2, 2]
+    assert planner.state_dict()["mixture"]["reports"] == []
+
+
+def test_what_is_reported_before_the_first_step_counts_for_it():
+    settings = chosen()
+    assert drawn(Planner(settings), 2, settings, reports=[(0, {"b": 1.0}, 0)]) == [2, 2]
 
 
 def test_the_function_is_told_shares_in_force_the_newest_losses_and_the_step():

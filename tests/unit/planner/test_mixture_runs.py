@@ -5,7 +5,11 @@ import pytest
 from msd.errors import EngineError, InputError, StateError
 from msd.planner.config import MixtureConfig, StageConfig
 from msd.planner.config.mixture import GroupConfig
+from msd.planner.mixture.mixer import Mixer
+from msd.planner.mixture.schedule import MixtureSchedule
+from msd.planner.piece import Piece
 from msd.planner.planner import Planner
+from msd.planner.primitives.pack import Pack
 from msd.testing.tables import Part, Row, feed_of, row, settings_of, steps_of
 
 
@@ -54,6 +58,16 @@ def test_a_source_that_only_a_later_part_of_the_step_draws_is_not_idle():
     planner = Planner(switching("microbatch", 2, num_microbatches=4))
     assert planner.idle_sources == frozenset()
     assert Planner(switching("step", 1)).idle_sources == {"b"}
+
+
+def test_what_is_carried_into_a_step_counts_for_its_first_parts():
+    stage = StageConfig(at=1, weights={"b": 1.0})
+    mixture = MixtureConfig(weights={"a": 1.0}, clock="microbatch", schedule=[stage])
+    schedule = MixtureSchedule.of(["a", "b"], mixture, num_microbatches=2)
+    mixer, pack = Mixer(schedule, mixture, [0, 0]), Pack("best_fit", 2, 10, 1, 4)
+    for carried, expected in ((9, (1.0, 0.0)), (10, (0.0, 1.0))):
+        mixer.begin({"step": 0}, [True, True], pack, [Piece(0, 0, 0, 0, carried, 1, 0, 0, 0)])
+        assert mixer.shares == expected
 
 
 def test_the_order_then_depends_on_the_number_of_microbatches():

@@ -55,7 +55,7 @@ def test_a_stage_may_go_by_sizes():
 
 
 def test_a_ramp_in_epochs_ends_where_start_and_ramp_together_say():
-    stage = StageConfig(at=0.105, ramp=0.1, weights={"code": 1.0})
+    stage = StageConfig(at=0.105, ramp=0.105, weights={"code": 1.0})
     mixture = MixtureConfig(weights={"web": 1.0}, clock="epoch", schedule=[stage])
     found = MixtureSchedule.of(["web", "code"], mixture, rows={"web": 60, "code": 40})
     assert [found.shares(count)[0] for count in (10, 11, 16, 21)] == [0.0, 0.0, 0.5, 1.0]
