@@ -21,7 +21,12 @@ def plan(
         str | None, typer.Option(metavar="AXIS=N,...", help="Plan for another mesh: dp=4,cp=2.", show_default=False)
     ] = None,
     explain: Annotated[
-        int | None, typer.Option(metavar="STEP", min=0, help="Also explain one step.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="STEP|SAMPLE",
+            help="Also explain one step (3), or follow a sample from its file to the ranks (web:17.0).",
+            show_default=False,
+        ),
     ] = None,
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Also predict step times, against unbalanced and other assignments.")
@@ -34,6 +39,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Plan the first steps from metadata alone: shares against weights, fill, balance against its floor, step time."""
+    from msd.cli.following import Asked
     from msd.cli.indexing import indexed
     from msd.cli.remarks import mixed_tokenizers
     from msd.cli.simulation import print_simulation, simulation_of
@@ -44,34 +50,34 @@ def plan(
     check_supported(config)
     if mesh is not None:
         config = config.on_mesh(_mesh_sizes(mesh))
-    if explain is not None:
-        steps = max(steps, explain + 1)
-    kept: dict[int, StepPlan] = {}
+    asked = None if explain is None else Asked(explain)
+    if asked is not None:
+        asked.check(config)
+        steps = max(steps, (asked.step or 0) + 1)
     tables = indexed(config)
     with output.progress_bar() as progress:
         task = progress.add_task("planning", total=steps)
 
         def on_plan(made: "StepPlan") -> None:
             progress.advance(task)
-            if made.step == explain:
-                kept[made.step] = made
+            if asked is not None:
+                asked.look(made)
 
         outlook = survey(config, tables, steps, on_plan=on_plan)
     simulation = simulation_of(config, trainer or [], steps) if simulate or trainer else None
+    answer, remarks = ({}, []) if asked is None else asked.answer(config, tables, outlook)
+    remarks += mixed_tokenizers(config)
     if as_json:
-        remarks = list(mixed_tokenizers(config))
         simulated = {} if simulation is None else {"simulation": simulation.as_dict()}
-        output.print_json(outlook.as_dict() | {"notes": [*outlook.notes, *remarks]} | _explanation(kept) | simulated)
+        output.print_json(outlook.as_dict() | {"notes": [*outlook.notes, *remarks]} | answer | simulated)
         return
     print_outlook(config, outlook)
     if simulation is not None:
         print_simulation(simulation)
-    for remark in mixed_tokenizers(config):
+    for remark in remarks:
         output.note(remark)
-    for text in _explanation(kept).values():
-        output.stdout().print(text, markup=False, soft_wrap=True)
-    if explain is not None and explain not in kept:
-        output.note(f"there is no step {explain}: the run ends after {outlook.num_steps} steps")
+    if answer.get("explanation"):
+        output.stdout().print(answer["explanation"], markup=False, soft_wrap=True)
 
 
 def print_outlook(config: "Config", outlook: "Outlook") -> None:
@@ -151,11 +157,3 @@ def _mesh_sizes(text: str) -> dict[str, int]:
             raise ConfigError(f"--mesh {text!r}: {piece!r} must look like dp=4")
         sizes[axis] = int(number)
     return sizes
-
-
-def _explanation(kept: "dict[int, StepPlan]") -> dict[str, str]:
-    if not kept:
-        return {}
-    import msd
-
-    return {"explanation": str(msd.explain(next(iter(kept.values()))))}

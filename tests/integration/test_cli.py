@@ -75,6 +75,54 @@ def test_plan_for_another_mesh_has_its_ranks_and_the_same_samples(
     assert "dp=8" in wide["explanation"]
 
 
+def test_plan_follows_a_sample_from_its_file_to_the_slices_of_ranks(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mesh = ("--mesh", "dp=2,cp=2", "--steps", 3)
+    plan = next(msd.plan(msd.load_config(config), steps=1, mesh={"dp": 2, "cp": 2}))
+    source, ordinal, part = plan.sample_id(0)
+    found = told(capsys, "plan", config, *mesh, "--explain", f"{source}:{ordinal}.{part}")
+    (lineage,) = found["lineage"]
+    assert (lineage["step"], lineage["sample"]) == (0, [source, ordinal, part])
+    with msd.start(msd.load_config(config), runtime="local") as engine:
+        place = engine.orders[source].place_of(ordinal)
+    assert f"{place.shard} row {place.row}" in lineage["states"]["source"]
+    assert "ranks" in lineage["states"]["distribute"]
+    assert [name for name in lineage["states"] if name.startswith("slice")] == ["slice 0", "slice 1"]
+    assert run(["plan", str(config), "--explain", f"{source}:{ordinal}"]) == 0
+    assert f"{source}:{ordinal}.{part} in step 0" in capsys.readouterr().out
+
+
+def test_plan_says_why_a_sample_is_in_no_step(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(sample: str, *settings: str) -> str:
+        found = told(capsys, "plan", config, *settings, "--steps", 1, "--explain", sample)
+        assert found["lineage"] == []
+        return next(note for note in found["notes"] if note.startswith(sample))
+
+    keep_none = "sources.code.transforms=[{kind: filter, field: text, min_length: 1000000}]"
+    broken = "sources.docs.transforms=[{kind: tokenize, tokenizer: bytes, field: nosuch}]"
+    assert "is in none of 1 steps: they came to the first" in said("code:90000")
+    assert "its row gives 2 samples" in said("descriptions:3.7")
+    assert "its row gives 0 samples: filtered" in said("code:3", "mixture.weights={docs: 1}", keep_none)
+    assert "its row gives 0 samples: failed (" in said("docs:3", "mixture.weights={code: 1}", broken)
+    assert "docs has " in said("docs:90000", "mixture.weights={docs: 1}", "sources.docs.max_epochs=1")
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ("nosuch:3", "there is no source 'nosuch' (sources: "),
+        ("web", "'web' is no sample; write SOURCE:ORDINAL"),
+        ("-3", "is no sample"),
+    ],
+)
+def test_plan_refuses_to_explain_what_is_neither_step_nor_sample(
+    config: Path, capsys: pytest.CaptureFixture[str], question: str, message: str
+) -> None:
+    assert run(["plan", str(config), f"--explain={question}"]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
 def test_plan_simulates_as_the_library_does(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--trainer", "flops_per_s=4e9", "--trainer", "sync=microbatch"]
     found = told(capsys, "plan", config, "--steps", 2, "--simulate", *asked)["simulation"]
