@@ -96,11 +96,11 @@ def batch_of(config: "Config", tables: "dict[str, BlockTable]", step: int, rank:
 
 def decoder(config: "Config") -> Decode:
     """Return a function from token ids to text; ids themselves where a source names no tokenizer."""
-    from msd.loader.transforms.config import TokenizeConfig
+    from msd.loader.transforms.config import TokenizingStruct
 
     loaded: dict[str, Any] = {}
     chosen = {
-        name: next((t.tokenizer for t in source.transforms if isinstance(t, TokenizeConfig)), None)
+        name: next((t.tokenizer for t in source.transforms if isinstance(t, TokenizingStruct)), None)
         for name, source in config.sources.items()
     }
 

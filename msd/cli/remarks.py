@@ -9,13 +9,13 @@ if TYPE_CHECKING:
 
 def tokenizers_of(config: "Config") -> dict[str, str]:
     """Return the tokenizer of every source that has one."""
-    from msd.loader.transforms.config import TokenizeConfig
+    from msd.loader.transforms.config import TokenizingStruct
 
     return {
         name: transform.tokenizer
         for name, source in config.sources.items()
         for transform in source.transforms
-        if isinstance(transform, TokenizeConfig)
+        if isinstance(transform, TokenizingStruct)
     }
 
 

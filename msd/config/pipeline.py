@@ -19,7 +19,7 @@ from msd.core.stages import Stages
 from msd.cost.config import CostConfig, TransformerCost
 from msd.errors import ConfigError
 from msd.loader.config import SourceConfig
-from msd.loader.transforms.config import TokenizeConfig
+from msd.loader.transforms.config import TokenizingStruct
 from msd.planner.batch_schedule import BatchSchedule, schedule_of
 from msd.planner.config import BalanceConfig, BatchConfig, EncoderConfig, MixtureConfig
 from msd.planner.config.mixture import groups_of, relative_weights, sources_of
@@ -290,7 +290,7 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
             raise ConfigError("cost needs an entry backbone, for instance cost: {backbone: {kind: tokens}}")
         for name, source in self.sources.items():
             for transform in source.transforms:
-                tokenizer = transform.tokenizer if isinstance(transform, TokenizeConfig) else "bytes"
+                tokenizer = transform.tokenizer if isinstance(transform, TokenizingStruct) else "bytes"
                 if tokenizer != "bytes" and not os.path.isfile(tokenizer):
                     raise ConfigError(
                         f"sources.{name}: tokenizer {tokenizer!r} is not a file; give the path of a "

@@ -28,6 +28,8 @@ class LoaderCounts:
     """Rows of which nothing is left because of `overflow: drop`."""
     dropped_parts: int = 0
     """Samples left out by `overflow: drop`."""
+    unlabelled_parts: int = 0
+    """Pieces of conversations left out because nothing in them is learned."""
     split_pieces: int = 0
     """Pieces beyond the first that `overflow: split` made."""
     truncated_tokens: int = 0
@@ -59,6 +61,8 @@ class Tally:
             totals["empty_parts"] += result.num_empty
         if result.num_dropped:
             totals["dropped_parts"] += result.num_dropped
+        if result.num_unlabelled:
+            totals["unlabelled_parts"] += result.num_unlabelled
         if result.num_split:
             totals["split_pieces"] += result.num_split
         if result.num_truncated_tokens:

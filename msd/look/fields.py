@@ -14,9 +14,8 @@ _PROMPT_NAMES = ("prompt", "instruction", "question", "query", "problem")
 _ANSWER_NAMES = ("response", "completion", "answer", "output", "solution", "chosen")
 _MESSAGES_TO_TEXT = "msd.loader.transforms.messages:messages_to_text"
 TURNS_WARNING = (
-    "every turn of a conversation is trained on, the user's too; to mask those, give prompt and answer fields of their "
-    "own and tokenize the prompt with trained: false, or put your own function in place of messages_to_text: it sets "
-    "input_ids and loss_mask by your model's chat template"
+    "every turn of a conversation is trained on, the user's too; to mask those, put {kind: chat, tokenizer: ..., "
+    "field: ...} in place of messages_to_text and tokenize, with your model's template"
 )
 
 

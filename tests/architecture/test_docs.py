@@ -12,7 +12,7 @@ from msd.config import CheckpointConfig, PipelineConfig, RuntimeConfig, parse_co
 from msd.core.stages import Stages
 from msd.cost.config import CostConfig
 from msd.loader.config import OnErrorConfig, OnStallConfig, SourceConfig
-from msd.loader.transforms.config import TransformConfig
+from msd.loader.transforms.config import TransformConfig, TurnConfig
 from msd.planner.config import (
     BalanceConfig,
     BatchConfig,
@@ -37,6 +37,7 @@ SECTIONS = {
     "batch stages": BatchStageConfig, "packing": PackingConfig, "limits": LimitsConfig, "stages": Stages,
     "balance": BalanceConfig, "encoder": EncoderConfig, "runtime": RuntimeConfig, "checkpoint": CheckpointConfig,
 }  # fmt: skip
+SECTIONS["turn"] = TurnConfig
 SECTIONS |= {f"kind: {kind.__struct_config__.tag}": kind for kind in typing.get_args(TransformConfig)}
 SECTIONS |= {f"cost kind: {kind.__struct_config__.tag}": kind for kind in typing.get_args(CostConfig)}
 

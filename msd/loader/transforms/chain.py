@@ -8,7 +8,9 @@ from msd.core.sample import Outcome, RawSample, Sample
 from msd.core.text import text_of
 from msd.errors import ConfigError, SourceError
 from msd.loader.transforms.base import Fields, Place, Step, reason_of
+from msd.loader.transforms.chat import ChatStep
 from msd.loader.transforms.config import (
+    ChatConfig,
     ChunkConfig,
     FilterConfig,
     FunctionConfig,
@@ -44,6 +46,8 @@ class RowResult:
     """Tokens cut off samples that were longer than a sequence."""
     num_dropped: int = 0
     """Samples left out because they were longer than a sequence."""
+    num_unlabelled: int = 0
+    """Pieces of conversations left out because nothing in them is learned."""
 
 
 class AppliesTransforms(Protocol):
@@ -161,7 +165,7 @@ def build_chain(
         except ConfigError as error:
             raise ConfigError(f"sources.{source}.transforms[{number}]: {error}") from None
     try:
-        tokenizing = [step for step in steps if isinstance(step, TokenizeStep)]
+        tokenizing = [step for step in steps if isinstance(step, TokenizeStep | ChatStep)]
         tokenizer = only_tokenizer(tokenizing)
         image = only_geometry([config for config in transforms if isinstance(config, ImageConfig)])
         image_token = None if image is None else image_token_of(image, tokenizer)
@@ -173,6 +177,7 @@ def build_chain(
         overflow=overflow,
         image_token=image_token,
         merge=1 if image is None else image.merge,
+        needs_labels=any(isinstance(config, ChatConfig) for config in transforms),
     )
     return TransformChain(
         source,
@@ -186,11 +191,13 @@ def build_chain(
 
 
 def _step(config: TransformConfig, number: int, earlier: Sequence[TransformConfig], *, source: str, seed: int) -> Step:
-    makes_tokens = TokenizeConfig | TokensConfig | FunctionConfig | SelectConfig
+    makes_tokens = TokenizeConfig | ChatConfig | TokensConfig | FunctionConfig | SelectConfig
     after_tokens = any(isinstance(before, makes_tokens) for before in earlier)
     match config:
         case TokenizeConfig():
             return TokenizeStep(config, load_tokenizer(config.tokenizer), after=after_tokens)
+        case ChatConfig():
+            return ChatStep(config, load_tokenizer(config.tokenizer), after=after_tokens)
         case TokensConfig():
             return TokensStep(config, after=after_tokens)
         case ImageConfig():
@@ -247,4 +254,5 @@ def _result(done: Finished | None, reason: str | None) -> RowResult:
         num_split=done.num_split,
         num_truncated_tokens=done.num_truncated_tokens,
         num_dropped=done.num_dropped,
+        num_unlabelled=done.num_unlabelled,
     )

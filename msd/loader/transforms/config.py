@@ -17,8 +17,8 @@ class TransformStruct(ConfigStruct, frozen=True, kw_only=True, tag_field="kind")
     """Common base of the transforms."""
 
 
-class TokenizeConfig(TransformStruct, frozen=True, kw_only=True, tag="tokenize"):
-    """Text to token ids, appended to those that earlier transforms made.
+class TokenizingStruct(TransformStruct, frozen=True, kw_only=True):
+    """Common base of the transforms that need a tokenizer.
 
     Truncation, padding and template of a `tokenizer.json` are not applied: what begins and ends a document is said
     here. Special tokens spelled out in a text become their ids.
@@ -26,18 +26,57 @@ class TokenizeConfig(TransformStruct, frozen=True, kw_only=True, tag="tokenize")
 
     tokenizer: str
     """Path of a `tokenizer.json`, or `bytes` for the built-in tokenizer of UTF-8 bytes (259 ids)."""
-    field: str = "text"
+    field: str
     append_eos: bool = False
     prepend_bos: bool = False
     eos_token: str | None = None
     """Null finds it: `<|endoftext|>`, `</s>`, `<eos>`, `<|end_of_text|>`, `<|im_end|>`, in that order."""
     bos_token: str | None = None
-    trained: bool = True
-    """False: these tokens are context, never a target (a prompt)."""
 
     def __post_init__(self) -> None:
         if self.tokenizer != "bytes":
             msgspec.structs.force_setattr(self, "tokenizer", own_path(self.tokenizer, name="tokenizer"))
+
+
+class TokenizeConfig(TokenizingStruct, frozen=True, kw_only=True, tag="tokenize"):
+    """Text to token ids, appended to those that earlier transforms made."""
+
+    field: str = "text"
+    trained: bool = True
+    """False: these tokens are context, never a target (a prompt)."""
+
+
+class TurnConfig(ConfigStruct, frozen=True, kw_only=True):
+    """What stands around the content of a turn."""
+
+    prefix: str = ""
+    """Says who speaks; never learned."""
+    suffix: str = ""
+    """Ends the turn; learned where the turn is, so that the model learns to end."""
+    separator: str = ""
+    """Stands between this turn and the next; never learned."""
+
+
+class ChatConfig(TokenizingStruct, frozen=True, kw_only=True, tag="chat"):
+    """Conversations to token ids, with a mask that says which turns are learned; appended to earlier tokens.
+
+    A message is `{role, content}` or `{from, value}`; its content is text, or a list of parts with text in them.
+    """
+
+    field: str = "messages"
+    template: Literal["chatml"] | dict[str, TurnConfig] = "chatml"
+    """What stands around a turn, by role."""
+    roles: dict[str, str] = msgspec.field(default_factory=lambda: {"human": "user", "gpt": "assistant"})
+    """Names in the data to roles of the template."""
+    trained: list[str] = msgspec.field(default_factory=lambda: ["assistant"])
+    """Roles whose turns are learned; the others are context."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.trained:
+            raise ConfigError("chat trained is empty, so nothing would be learned; name a role, such as assistant")
+        if not self.template:
+            raise ConfigError("chat template is empty; use chatml, or give prefix and suffix for every role")
 
 
 class TokensConfig(TransformStruct, frozen=True, kw_only=True, tag="tokens"):
@@ -156,5 +195,12 @@ class FunctionConfig(TransformStruct, frozen=True, kw_only=True, tag="function")
 
 
 TransformConfig = (
-    TokenizeConfig | TokensConfig | ImageConfig | ChunkConfig | FilterConfig | SelectConfig | FunctionConfig
+    TokenizeConfig
+    | ChatConfig
+    | TokensConfig
+    | ImageConfig
+    | ChunkConfig
+    | FilterConfig
+    | SelectConfig
+    | FunctionConfig
 )

@@ -39,6 +39,8 @@ class Finished:
     num_truncated_tokens: int = 0
     num_dropped: int = 0
     """Samples longer than a sequence; left out."""
+    num_unlabelled: int = 0
+    """Pieces in which nothing is learned; left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,8 @@ class Finish:
     image_token: int | None = None
     """Placeholder; None if the source has no images."""
     merge: int = 1
+    needs_labels: bool = False
+    """Leave out pieces in which nothing is learned, as a cut through a conversation may give."""
 
     def add(self, fields: Fields, ordinal: int, into: Finished) -> None:
         """Add what one sample of a row becomes.
@@ -79,6 +83,9 @@ class Finish:
             if mask_T is not None:
                 mask_T = np.concatenate([np.zeros(num_placeholders, dtype=np.uint8), mask_T])
         for start, end in self._cuts(len(ids_T), num_placeholders, into):
+            if self.needs_labels and not _has_label(mask_T, start, end, num_placeholders):
+                into.num_unlabelled += 1
+                continue
             with_images = start == 0 and images is not None
             into.samples.append(
                 Sample(
@@ -131,6 +138,12 @@ def _joined(made: Sequence[PatchedImage], merge: int) -> tuple[SampleImages, int
         starts_I=ends_I - np.array(run_I, dtype=np.int32),
     )
     return images, int(ends_I[-1])
+
+
+def _has_label(mask_T: UInt8Array | None, start: int, end: int, num_placeholders: int) -> bool:
+    """Return whether a position of a piece has a target: the next token, in the piece, after the images, learned."""
+    targets = slice(max(start, num_placeholders) + 1, end)
+    return targets.start < end if mask_T is None else bool(mask_T[targets].any())
 
 
 def _needed(mask_T: UInt8Array | None, start: int, end: int, num_placeholders: int) -> UInt8Array | None:

@@ -7,7 +7,7 @@ def messages_to_text(sample: dict[str, Any], *, field: str = "messages") -> dict
     """Add `text`: every turn of `sample[field]` as its role on one line and its content below.
 
     Turns are `{role, content}` or `{from, value}`. No model's chat template: everything is learned, and no special
-    token is added. For fine-tuning put a function with your model's template in its place.
+    token is added. For fine-tuning there is the `chat` transform.
 
     Raises:
         ValueError: If a turn has no content.

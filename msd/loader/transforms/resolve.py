@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 from msd.errors import ConfigError
 from msd.loader.transforms.base import Step
+from msd.loader.transforms.chat import ChatStep
 from msd.loader.transforms.config import ImageConfig
 from msd.loader.transforms.text import TokenizeStep
 from msd.loader.transforms.tokenizer import IMAGE_TOKENS, FileTokenizer, Tokenizer
 
 
-def only_tokenizer(steps: Sequence[TokenizeStep]) -> Tokenizer | None:
+def only_tokenizer(steps: Sequence[TokenizeStep | ChatStep]) -> Tokenizer | None:
     """Return the tokenizer that all steps share, or None without any."""
     if len({step.tokenizer.digest for step in steps}) > 1:
         raise ConfigError("its transforms name different tokenizers, whose ids would mix; use one tokenizer a source")

@@ -11,7 +11,7 @@ from msd.core.arrays import BoolArray, Int32Array, UInt8Array
 from msd.core.text import text_of
 from msd.errors import ConfigError
 from msd.loader.transforms.base import INPUT_IDS, LOSS_MASK, BadTokens, Fields, Place, Step, WrongType, field_of
-from msd.loader.transforms.config import TokenizeConfig, TokensConfig
+from msd.loader.transforms.config import TokenizeConfig, TokenizingStruct, TokensConfig
 from msd.loader.transforms.tokenizer import BOS_TOKENS, BYTES, EOS_TOKENS, Tokenizer
 
 _MAX_ID = 2**31
@@ -111,9 +111,9 @@ class TokenizeStep(Step):
         self._field = config.field
         self._after = after
         self._trained = config.trained
-        self.eos_id = _special(config, "eos_token", tokenizer, needed=config.append_eos)
+        self.eos_id = special_id(config, "eos_token", tokenizer, needed=config.append_eos)
         self._eos = self.eos_id if config.append_eos else None
-        self._bos = _special(config, "bos_token", tokenizer, needed=True) if config.prepend_bos else None
+        self._bos = special_id(config, "bos_token", tokenizer, needed=True) if config.prepend_bos else None
 
     def one(self, fields: Fields, place: Place) -> list[Fields]:
         """Return the sample with its tokens."""
@@ -199,8 +199,18 @@ class TokensStep(Step):
         return {"field": self._field, "mask": self._mask, "eos": self._eos}
 
 
-def _special(config: TokenizeConfig, option: str, tokenizer: Tokenizer, *, needed: bool) -> int | None:
-    """Return the id of the token that ends or begins a document."""
+def special_id(config: TokenizingStruct, option: str, tokenizer: Tokenizer, *, needed: bool) -> int | None:
+    """Return the id of the token that ends or begins a document.
+
+    Args:
+        config: Names the tokenizer, and the token where it is not the usual one.
+        option: `eos_token` or `bos_token`.
+        tokenizer: Loaded.
+        needed: Whether it is to be added, so that it must exist.
+
+    Raises:
+        ConfigError: If it does not exist.
+    """
     asked: str | None = getattr(config, option)
     usual = EOS_TOKENS if option == "eos_token" else BOS_TOKENS
     found = tokenizer.eos_id if option == "eos_token" else tokenizer.bos_id

@@ -49,7 +49,7 @@ def plain(results):
     """All that results say, as values that can be compared."""
     return [
         (
-            *(r.outcome, r.reason, r.num_empty, r.num_split, r.num_truncated_tokens, r.num_dropped),
+            *(r.outcome, r.reason, r.num_empty, r.num_split, r.num_truncated_tokens, r.num_dropped, r.num_unlabelled),
             [(s.id, s.num_image_tokens, *map(array, arrays_of(s))) for s in r.samples],
         )
         for r in results
