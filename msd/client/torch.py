@@ -5,7 +5,7 @@
 import copy
 import importlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
@@ -114,6 +114,8 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
         address_or_engine: "str | HasClients | RankClient",
         rank: int | None = None,
         *,
+        device_mesh: Any = None,
+        device_mesh_names: Mapping[str, str] | None = None,
         layout: str | Layout | None = None,
         broadcast_group: Any = None,
         pin_memory: bool = False,
@@ -124,7 +126,11 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
 
         Args:
             address_or_engine: A running engine, its address, or a client of one of its ranks.
-            rank: Of the trainer mesh; None takes the environment's `RANK`, as torchrun sets it.
+            rank: Of the trainer mesh; None takes that of `device_mesh`, or the environment's `RANK`, as torchrun sets
+                it.
+            device_mesh: The trainer's `torch.distributed.DeviceMesh` over all ranks: it must arrange them as the run
+                does.
+            device_mesh_names: Of its dimensions to axes, where they differ; see `Mesh.from_device_mesh`.
             layout: `megatron`, `megatron_packed`, `hf`, `flash`, `torchtitan`, `qwen`, or a function `(RankBatch) ->
                 anything`; see `msd.layouts`. None hands out `TorchBatch`.
             broadcast_group: Process group of the ranks that share what one of them fetches, when the run has a
@@ -135,8 +141,8 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
             steps: Each iteration over the loader ends after so many steps; None goes on to the end of the run.
 
         Raises:
-            ConfigError: If the rank is not said or lies outside the mesh, nothing runs at the address, there is no such
-                layout, or memory is to be pinned without an accelerator.
+            ConfigError: If the rank is not said or lies outside the mesh, the trainer's mesh is not the run's, nothing
+                runs at the address, there is no such layout, or memory is to be pinned without an accelerator.
         """
         super().__init__()
         if steps is not None and steps < 0:
@@ -144,7 +150,17 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
         if pin_memory and not torch.accelerator.is_available():
             raise ConfigError("pin_memory=True needs an accelerator; pass pin_memory=torch.accelerator.is_available()")
         self._layout = None if layout is None else layout_named(layout)
+        trainer = None
+        if device_mesh is not None:
+            trainer = Mesh.from_device_mesh(device_mesh, names=device_mesh_names)
+            rank = device_mesh.get_rank() if rank is None else rank
         self._client = _connect(address_or_engine, rank)
+        try:
+            _check_mesh(self._client.mesh, trainer, from_environment=rank is None)
+        except ConfigError:
+            if self._client is not address_or_engine:
+                self._client.close()
+            raise
         self._broadcast_group = broadcast_group
         self._pin_memory = pin_memory
         self._device = device
@@ -226,6 +242,20 @@ def _connect(target: "str | HasClients | RankClient", rank: int | None) -> RankC
         client: RankClient = importlib.import_module("msd").connect(target, rank=chosen)
         return client
     return target.client(chosen)
+
+
+def _check_mesh(mesh: Mesh, trainer: Mesh | None, *, from_environment: bool) -> None:
+    """Raise `ConfigError` unless the run's mesh is the trainer's, as far as that is known."""
+    world_size = os.environ.get("WORLD_SIZE", "")
+    if trainer is not None:
+        mesh.check_world_size(trainer.world_size)
+        if not mesh.is_like(trainer):
+            raise ConfigError(
+                f"the device mesh of the trainer is {trainer}, the mesh of the run {mesh}, so that ranks would receive "
+                f"data of others; set mesh: {trainer.as_dict()}"
+            )
+    elif from_environment and world_size.isdecimal():
+        mesh.check_world_size(int(world_size))
 
 
 def _rank(target: "str | HasClients") -> int:

@@ -56,6 +56,7 @@ class ThreeSteps:
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self.next_step = dict.fromkeys(range(mesh.world_size), 0)
+        self.released: list[int] = []
 
     def client(self, rank: int = 0) -> RankClient:
         return RankClient(self, rank=rank)
@@ -77,7 +78,7 @@ class ThreeSteps:
         self.next_step[rank] = state["next"]
 
     def disconnect(self, rank: int, session: int) -> None:
-        pass
+        self.released.append(rank)
 
 
 @pytest.fixture
