@@ -3,6 +3,9 @@
 A layout is a function `(RankBatch) -> anything`; those here return one item a microbatch and use numpy alone.
 `msd.torch.DataLoader(engine, layout="hf")` applies one to each batch and makes tensors of its arrays. Options are bound
 with `functools.partial(layouts.qwen, mean=..., std=...)`.
+
+Layouts of text keep the images of a row that has some in a field `images`, as `msd.core.batch.RowImages` names them;
+their `starts` are positions of the whole row.
 """
 
 from msd.client.layouts.flash import flash

@@ -4,7 +4,7 @@
 
 from typing import Any
 
-from msd.client.layouts.laid_out import LaidOutBatch, as_int64, check_slices, received
+from msd.client.layouts.laid_out import LaidOutBatch, as_int64, check_slices, images_of, received
 from msd.client.layouts.segments import Segments, segments, slice_segments
 from msd.core.arrays import Int64Array
 from msd.core.batch import Microbatch, RankBatch
@@ -44,14 +44,13 @@ def _slice(row: Microbatch) -> dict[str, Any]:
 
 
 def _fields(row: Microbatch, position_ids: Int64Array | None, found: Segments) -> dict[str, Any]:
-    return received(
-        {
-            "input_ids": as_int64(row.input_ids),
-            "labels": as_int64(row.labels),
-            "position_ids": position_ids,
-            "cu_seqlens_q": found.cu_seqlens,
-            "cu_seqlens_k": found.cu_seqlens,
-            "max_seqlen_q": found.max_seqlen,
-            "max_seqlen_k": found.max_seqlen,
-        }
-    )
+    fields = {
+        "input_ids": as_int64(row.input_ids),
+        "labels": as_int64(row.labels),
+        "position_ids": position_ids,
+        "cu_seqlens_q": found.cu_seqlens,
+        "cu_seqlens_k": found.cu_seqlens,
+        "max_seqlen_q": found.max_seqlen,
+        "max_seqlen_k": found.max_seqlen,
+    }
+    return received(fields) | images_of(row)

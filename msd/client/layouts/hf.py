@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from msd.client.layouts.laid_out import LaidOutBatch, as_int64, check_slices, received
+from msd.client.layouts.laid_out import LaidOutBatch, as_int64, check_slices, images_of, received
 from msd.client.layouts.segments import segments
 from msd.core.arrays import Int32Array, Int64Array
 from msd.core.batch import IGNORE_INDEX, Microbatch, RankBatch
@@ -35,7 +35,7 @@ def hf(batch: RankBatch) -> LaidOutBatch:
         ConfigError: If the rank holds context-parallel slices: labels cannot be shifted within a slice.
     """
     check_slices(batch, "hf", takes=None, otherwise=TRAINER_SLICES)
-    return LaidOutBatch.of(batch, flattened)
+    return LaidOutBatch.of(batch, lambda row: flattened(row) | images_of(row))
 
 
 def flattened(row: Microbatch) -> dict[str, Any]:

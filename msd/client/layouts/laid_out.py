@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from msd.core.arrays import Int32Array, Int64Array
-from msd.core.batch import Microbatch, RankBatch
+from msd.core.batch import IMAGE_FIELDS, EncoderShare, Microbatch, RankBatch
 from msd.errors import ConfigError
 
 
@@ -26,6 +26,8 @@ class LaidOutBatch(list[Any]):
     """Labelled positions of the step: divide the summed loss by it, on every rank."""
     sequence_length: int
     """Tokens of a sequence; a whole row is one or more of them."""
+    encoder: list[EncoderShare]
+    """What this rank encodes apart from its rows, round by round; empty where images are encoded with their row."""
 
     @classmethod
     def of(cls, batch: RankBatch, lay_out: Callable[[Microbatch], Any]) -> "LaidOutBatch":
@@ -38,11 +40,11 @@ class LaidOutBatch(list[Any]):
         made.num_valid_tokens = batch.num_valid_tokens
         made.global_num_valid_tokens = batch.global_num_valid_tokens
         made.sequence_length = batch.sequence_length
+        made.encoder = batch.encoder
         return made
 
     def __repr__(self) -> str:
-        known = {name: value for name, value in vars(self).items() if name != "sample_ids"}
-        of_step = "".join(f", {name}={value}" for name, value in known.items())
+        of_step = "".join(f", {name}={value}" for name, value in vars(self).items() if isinstance(value, int))
         return f"<LaidOutBatch: {len(self)} microbatches{of_step}>"
 
 
@@ -74,3 +76,10 @@ def as_int64(values_T: Int32Array | None) -> Int64Array | None:
 def received(fields: dict[str, Any]) -> dict[str, Any]:
     """Return fields without those that the rank's pipeline stages do not get."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def images_of(row: Microbatch) -> dict[str, Any]:
+    """Return the field `images` of a row that has some: pixels, grids, owner and starts, as in `RowImages`."""
+    if row.images is None:
+        return {}
+    return {"images": {name: getattr(row.images, name) for name in IMAGE_FIELDS}}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from msd.client.layouts.laid_out import LaidOutBatch, as_int64, check_slices, received
+from msd.client.layouts.laid_out import LaidOutBatch, as_int64, check_slices, images_of, received
 from msd.client.layouts.segments import document_numbers
 from msd.core.arrays import BoolArray, Int32Array
 from msd.core.batch import IGNORE_INDEX, Microbatch, RankBatch
@@ -106,7 +106,7 @@ def _fields(row: Microbatch, shape: tuple[int, int]) -> dict[str, Any]:
         "loss_mask": row.loss_mask,
         "position_ids": as_int64(row.position_ids),
     }
-    return {name: array.reshape(shape) for name, array in received(fields).items()}
+    return {name: array.reshape(shape) for name, array in received(fields).items()} | images_of(row)
 
 
 def _may_not_attend(segment_BS: Int32Array) -> BoolArray:

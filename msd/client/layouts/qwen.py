@@ -51,23 +51,19 @@ def qwen(
         temporal_patch: Frames of a patch; an image is repeated.
 
     Raises:
-        ConfigError: If the rank holds context-parallel slices, gets no tokens because of its pipeline stage, or the
-            placeholders of an image are not where `merge` says.
+        ConfigError: If the rank holds context-parallel slices, gets no tokens because of its pipeline stage, or no
+            pixels because images are encoded apart, or the placeholders of an image are not where `merge` says.
     """
     check_slices(batch, "qwen", takes=None, otherwise=TRAINER_SLICES)
 
     def lay_out(row: Microbatch) -> dict[str, Any]:
-        if row.input_ids is None:
-            raise ConfigError(
-                "layout 'qwen' makes positions from images, which this pipeline stage does not get; "
-                "set fields_by_stage: false"
-            )
+        tokens_T = _tokens_with_images(row)
         fields = flattened(row)
         text_1T = fields["position_ids"]
         places_3T = np.repeat(text_1T, 3, axis=0)
         images, dummies = _told_apart(row.images)
         if images is not None:
-            _check_placeholders(row.input_ids, images, merge)
+            _check_placeholders(tokens_T, images, merge)
             places_3T = _places(text_1T[0], images, merge)
         fields["position_ids"] = np.concatenate([text_1T, places_3T])[:, None]
         for prefix, shown in (("", images), ("dummy_", dummies)):
@@ -77,6 +73,21 @@ def qwen(
         return fields
 
     return LaidOutBatch.of(batch, lay_out)
+
+
+def _tokens_with_images(row: Microbatch) -> Int32Array:
+    """Return the tokens of a row that came with all that makes its positions and pixels."""
+    if row.input_ids is None:
+        raise ConfigError(
+            "layout 'qwen' makes positions from images, which this pipeline stage does not get; "
+            "set fields_by_stage: false"
+        )
+    if row.images is not None and len(row.images.pixels) != row.images.grids.prod(axis=1).sum():
+        raise ConfigError(
+            "layout 'qwen' takes images with their rows, and this run encodes them apart; "
+            "set strategy: vlm_joint, or vlm_backbone"
+        )
+    return row.input_ids
 
 
 def _told_apart(images: RowImages | None) -> tuple[RowImages | None, RowImages | None]:

@@ -5,7 +5,7 @@
 from typing import Any
 
 from msd.client.layouts.hf import TRAINER_SLICES
-from msd.client.layouts.laid_out import LaidOutBatch, as_int64, check_slices, received
+from msd.client.layouts.laid_out import LaidOutBatch, as_int64, check_slices, images_of, received
 from msd.client.layouts.segments import segments
 from msd.core.arrays import Int64Array
 from msd.core.batch import Microbatch, RankBatch
@@ -44,4 +44,5 @@ def _row(row: Microbatch, varlen: bool) -> tuple[dict[str, Any], Int64Array | No
         "max_q": found.max_seqlen,
         "max_k": found.max_seqlen,
     }
-    return received(inputs) | (boundaries if varlen else {}), as_int64(row.labels)
+    fields = received(inputs) | (boundaries if varlen else {}) | images_of(row)
+    return fields, as_int64(row.labels)

@@ -48,6 +48,7 @@ def test_a_layout_is_a_list_of_microbatches_that_knows_the_step(name):
     assert len(step) == 3
     assert (step.step, step.rank, step.sample_ids) == (3, 1, [("web", 5, 0)])
     assert (step.num_valid_tokens, step.global_num_valid_tokens) == (16, 40)
+    assert step.encoder == []
     told = "step=3, rank=1, num_valid_tokens=16, global_num_valid_tokens=40, sequence_length=8"
     assert repr(step) == f"<LaidOutBatch: 3 microbatches, {told}>"
     assert repr(type(step)(item for item in step)) == "<LaidOutBatch: 3 microbatches>"

@@ -57,7 +57,7 @@ def test_positions_go_through_the_grid_of_an_image_and_on_after_its_largest_side
 def test_text_fields_are_those_of_the_text_layout():
     fields, row = laid_out(row_with_images()), row_with_images()
     [text] = layouts.hf(batch_of([row], sequence_length=16))
-    for name in text.keys() - {"position_ids"}:
+    for name in text.keys() - {"position_ids", "images"}:
         assert np.array_equal(fields[name], text[name]), name
     assert fields["labels"].tolist()[0][:8] == [-100, -100, -100, -100, -100, 52, 53, -100]
 
@@ -147,6 +147,23 @@ def test_a_merge_that_does_not_fit_the_placeholders_is_refused(merge):
     assert "pixel_values" in laid_out(replace(row, input_ids=tokens, images=fitting))
     with pytest.raises(ConfigError, match=f"was given merge={merge}.*give it the merge of the image transform"):
         laid_out(replace(row, input_ids=tokens, images=fitting), merge=merge)
+
+
+def test_images_that_are_encoded_apart_from_their_row_are_refused():
+    row = row_with_images()
+    apart = replace(row, images=replace(row.images, pixels=np.empty((0, 0), np.uint8)))
+    with pytest.raises(ConfigError, match="set strategy: vlm_joint"):
+        laid_out(apart)
+
+
+@pytest.mark.parametrize("name", ["megatron", "megatron_packed", "hf", "flash", "torchtitan"])
+def test_layouts_of_text_keep_the_images_as_they_are(name):
+    row = row_with_images()
+    [item] = layouts.NAMED[name](batch_of([row], sequence_length=16))
+    fields = item[0] if name == "torchtitan" else item
+    assert list(fields["images"]) == ["pixels", "grids", "owner", "starts"]
+    assert fields["images"]["pixels"] is row.images.pixels
+    assert fields["images"]["starts"].tolist() == [0, 2, 10]
 
 
 def test_a_pipeline_stage_without_tokens_is_refused():
