@@ -91,11 +91,6 @@ class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "path", own[0] if isinstance(self.path, str) else own)
 
     @property
-    def end(self) -> Literal["repeat", "stop", "drop", "error"]:
-        """What happens when the source ends: repeat, stop, drop or error."""
-        return self.on_exhausted or ("repeat" if self.max_epochs is None else "stop")
-
-    @property
     def block_bytes(self) -> int:
         """Cap of a block in bytes."""
         config = self.shuffle if isinstance(self.shuffle, ShuffleConfig) else ShuffleConfig()

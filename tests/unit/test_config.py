@@ -109,7 +109,7 @@ def test_what_is_left_out_has_the_values_of_the_contract():
         "on_stall": {"after_s": 60.0, "then": "wait"}, "engine": "pyarrow", "columns": None, "transforms": [],
     }  # fmt: skip
     assert {key: source[key] for key in expected} == expected
-    assert config().sources["web"].end == "repeat"
+    assert config().end_of("web") == "repeat"
 
 
 def test_derived_values_follow_the_geometry():
