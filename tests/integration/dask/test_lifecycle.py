@@ -319,7 +319,7 @@ def test_serve_ends_and_every_rank_hears_of_it(start, tmp_path, number, status):
 
 @pytest.mark.parametrize("doing", ["making a corpus", "planning", "starting", "streaming"])
 def test_an_interrupted_demo_leaves_nothing_whatever_it_was_doing(start, doing):
-    demo = start("demo", "-m", "msd.cli.main", "demo", "--steps", 300, "--scale", 0.05)
+    demo = start("demo", "-m", "msd.cli.main", "demo", "--steps", 40, "--scale", 0.05)
     is_at = {
         "making a corpus": lambda: "corpus: " in demo.output,
         "planning": lambda: "planning" in demo.output,
