@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from msd.client.client import RankClient
 from msd.client.layouts import Layout, layout_named
-from msd.core.batch import TOKEN_FIELDS, BatchMarker, Microbatch, RankBatch
+from msd.core.batch import TOKEN_FIELDS, BatchMarker, EncoderShare, Microbatch, RankBatch
 from msd.core.mesh import Mesh
 from msd.core.state import StateDict
 from msd.errors import ConfigError
@@ -62,6 +62,10 @@ class TorchBatch:
     """Tokens of a sequence: a whole row reshapes to [sequences, sequence_length]."""
     markers: list[BatchMarker] = field(default_factory=list)
     """Where to receive the microbatches from, when a broadcast axis says that another rank fetches them."""
+    encoder: list[dict[str, Any]] = field(default_factory=list)
+    """With `strategy: vlm_hybrid`, one dictionary a round: pixels (uint8), grids (int32), num_embeddings (int), ranks,
+    returns, send_counts, receive_counts (lists), send_rows, slots, positions (int64); see
+    `msd.core.batch.EncoderShare` and `EmbeddingExchange`."""
 
     def __repr__(self) -> str:
         rows = f"{len(self.microbatches)} microbatches" if not self.markers else f"{len(self.markers)} markers"
@@ -80,6 +84,7 @@ class TorchBatch:
             global_num_valid_tokens=batch.global_num_valid_tokens,
             sequence_length=batch.sequence_length,
             markers=batch.markers,
+            encoder=[_share_tensors(share) for share in batch.encoder],
         )
 
     def to(self, device: Any, *, non_blocking: bool = False) -> "TorchBatch":
@@ -91,7 +96,8 @@ class TorchBatch:
         return self._each(lambda tensor: tensor.pin_memory())
 
     def _each(self, change: Callable[[Any], Any]) -> "TorchBatch":
-        return replace(self, microbatches=_changed(self.microbatches, torch.Tensor, change))
+        changed: TorchBatch = _changed(self, torch.Tensor, change)
+        return changed
 
 
 class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followed by mypy
@@ -224,6 +230,81 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
         return _changed(item, torch.Tensor, lambda tensor: tensor.to(self._device, non_blocking=self._pin_memory))
 
 
+class EmbeddingExchange:
+    """Sends embeddings from the ranks that encode images to those whose rows hold them, and gradients back.
+
+    For `strategy: vlm_hybrid`. All ranks of `share["ranks"]` call it once a round, in order, also those that have no
+    image to encode or no embedding to receive:
+
+        exchange = msd.torch.EmbeddingExchange()
+        for row, share in zip(batch.microbatches, batch.encoder):  # encoder.every: slot
+            embeddings = encoder(share["pixels"], share["grids"])
+            received = exchange(embeddings, share)
+            x = tokens(row["input_ids"]).index_copy(0, share["positions"], received)
+
+    With `encoder.every: step` one round is for all rows: those of row m are `received[share["slots"] == m]`. Either all
+    ranks run the backward pass through what they received, also where that is empty, or none: it is a collective too.
+    Gradients sum up at the rank that encoded; scale the loss as for the rows.
+    """
+
+    def __init__(self, group: Any = None) -> None:
+        """Exchange within a process group (gloo, nccl); None is all processes."""
+        self._group = group
+
+    def __call__(self, embeddings: Any, share: dict[str, Any]) -> Any:
+        """Return the embeddings that this rank receives, in the order of `share["positions"]`: [received, dim].
+
+        Args:
+            embeddings: [share["num_embeddings"], dim], of the images that this rank encodes, in their order.
+            share: An entry of `TorchBatch.encoder`.
+
+        Raises:
+            ConfigError: If these are not the embeddings of the share, or the group has other ranks than the exchange.
+        """
+        if embeddings.ndim != 2 or len(embeddings) != share["num_embeddings"]:
+            raise ConfigError(
+                f"the exchange takes embeddings of shape [{share['num_embeddings']}, dim], one for each placeholder of "
+                f"the images in share['pixels'], got {list(embeddings.shape)}"
+            )
+        ranks = dist.get_process_group_ranks(self._group or dist.group.WORLD)
+        if ranks != share["ranks"]:
+            raise ConfigError(
+                f"the process group has ranks {_few(ranks)}, the exchange is among {_few(share['ranks'])}; pass "
+                "EmbeddingExchange(torch.distributed.new_group(share['ranks']))"
+            )
+        return _Exchanged.apply(embeddings, share, self._group)
+
+
+class _Exchanged(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed by mypy
+    @staticmethod
+    def forward(ctx: Any, embeddings: Any, share: dict[str, Any], group: Any) -> Any:
+        ctx.share, ctx.group, ctx.shape = share, group, embeddings.shape
+        sent = embeddings.index_select(0, share["send_rows"])
+        return _all_to_all(sent, share["send_counts"], share["receive_counts"], group)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, None, None]:
+        share, returns = ctx.share, ctx.share["returns"]
+        is_returned = returns[share["ranks"].index(dist.get_rank())]
+        counts = [count * is_returned for count in share["receive_counts"]]
+        back_counts = [count * flag for count, flag in zip(share["send_counts"], returns, strict=True)]
+        came_back = _all_to_all(gradient[: sum(counts)], counts, back_counts, ctx.group)
+        pieces = share["send_rows"].split(share["send_counts"])
+        rows = torch.cat([piece for piece, flag in zip(pieces, returns, strict=True) if flag])
+        return gradient.new_zeros(ctx.shape).index_add_(0, rows, came_back), None, None
+
+
+def _all_to_all(rows: Any, send_counts: list[int], receive_counts: list[int], group: Any) -> Any:
+    received = rows.new_empty(sum(receive_counts), *rows.shape[1:])
+    dist.all_to_all_single(received, rows.contiguous(), receive_counts, send_counts, group=group)
+    return received
+
+
+def _few(ranks: list[int], shown: int = 8) -> str:
+    return f"{ranks}" if len(ranks) <= shown else f"{ranks[:shown]} and {len(ranks) - shown} more"
+
+
 def _connect(target: "str | HasClients | RankClient", rank: int | None) -> RankClient:
     if isinstance(target, RankClient):
         if rank not in (None, target.rank):
@@ -287,6 +368,14 @@ def _tensors(row: Microbatch) -> dict[str, Any]:
     }
 
 
+def _share_tensors(share: EncoderShare) -> dict[str, Any]:
+    # Counts say how to split; a collective takes them as numbers, wherever the tensors are.
+    counts = {name: getattr(share, name).tolist() for name in ("ranks", "returns", "send_counts", "receive_counts")}
+    indices = {name: torch.from_numpy(getattr(share, name)).long() for name in ("send_rows", "slots", "positions")}
+    payload = {name: torch.from_numpy(getattr(share, name)) for name in ("pixels", "grids")}
+    return {**payload, **counts, **indices, "num_embeddings": share.num_embeddings}
+
+
 def _shared(batch: RankBatch, group: Any) -> RankBatch:
     """Return a batch with microbatches on every rank of a group: the one that fetched them sends them."""
     for row in batch.microbatches:
@@ -328,7 +417,11 @@ def _changed(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, TorchBatch):
-        return replace(value, microbatches=_changed(value.microbatches, kind, change))
+        return replace(
+            value,
+            microbatches=_changed(value.microbatches, kind, change),
+            encoder=_changed(value.encoder, kind, change),
+        )
     if isinstance(value, dict):
         return {name: _changed(item, kind, change) for name, item in value.items()}
     if isinstance(value, list):
