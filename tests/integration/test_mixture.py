@@ -8,6 +8,8 @@ import pytest
 
 import msd
 from msd.build import build_chains, build_orders, build_planner, identity, index_all
+from msd.cli.main import run
+from msd.cli.remarks import is_drawn
 from msd.errors import ConfigError, StateError
 
 BYTES = [{"kind": "tokenize", "tokenizer": "bytes"}]
@@ -159,3 +161,42 @@ def test_feedback_that_is_not_there_is_refused_by_name(steering, path, message):
 def test_an_engine_refuses_feedback_it_could_not_report_to():
     with pytest.raises(ConfigError, match=r"mixture\.feedback needs reports of the loss"):
         msd.start(config({"feedback": lambda *_: {}}))
+
+
+def outlook(tmp_path, capsys, mixture, steps=12):
+    """What `msd plan --json` says of each source of a file per source, of four sizes."""
+    for name, count in SIZES.items():
+        lines = [json.dumps({"text": "x" * (5 + n % 23)}) for n in range(count)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    given = {
+        "sources": {name: {"path": f"{name}.jsonl", "transforms": BYTES} for name in SIZES},
+        "mixture": mixture,
+        "batch": {"sequence_length": 64, "global_batch_size": 8},
+        "mesh": {"dp": 2},
+        "num_microbatches": 2,
+    }
+    (tmp_path / "run.yaml").write_text(json.dumps(given))
+    assert run(["plan", str(tmp_path / "run.yaml"), "--steps", str(steps), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["sources"]
+
+
+def test_the_targets_that_plan_shows_go_by_size(tmp_path, capsys):
+    shown = outlook(tmp_path, capsys, {"mode": "proportional", "unit": "samples"})
+    for name, count in SIZES.items():
+        assert shown[name]["target"] == pytest.approx(count / sum(SIZES.values()))
+        assert shown[name]["sample_share"] == pytest.approx(shown[name]["target"], abs=0.02)
+
+
+def test_the_targets_that_plan_shows_follow_the_clock(tmp_path, capsys):
+    clocked = {"clock": "samples", "schedule": [{"at": 150, "weights": {"web": 1}}], "weights": {"rust": 1}}
+    shown = outlook(tmp_path, capsys, clocked | {"unit": "loss_tokens"})
+    assert 0.2 < shown["web"]["target"] < 0.8
+    assert shown["web"]["target"] + shown["rust"]["target"] == pytest.approx(1)
+    assert shown["web"]["loss_token_share"] == pytest.approx(shown["web"]["target"], abs=0.03)
+
+
+def test_a_source_of_a_group_that_only_a_later_stage_draws_is_not_idle():
+    schedule = [{"step": 10, "weights": {"code": {"weights": {"rust": 1}}}}]
+    settings = config({"weights": {"web": 1}, "schedule": schedule})
+    assert [name for name in SIZES if is_drawn(settings, name)] == ["web", "rust"]
+    assert all(is_drawn(config({"feedback": "a:b", "weights": {"web": 1}}), name) for name in SIZES)
