@@ -268,7 +268,7 @@ def identity(
     parts: dict[str, Any] = {
         "seed": config.seed,
         "mixture.unit": config.mixture.unit,
-        **mixture_identity(config),
+        **_mixture_identity(config),
         "batch.sequence_length": config.batch.sequence_length,
         "batch.global_batch_size": config.batch.global_batch_size,
         "batch.packing.method": config.batch.packing.method,
@@ -305,7 +305,7 @@ def batch_identity(config: PipelineConfig) -> StateDict:
     return parts
 
 
-def mixture_identity(config: PipelineConfig) -> StateDict:
+def _mixture_identity(config: PipelineConfig) -> StateDict:
     """Return what the mixture makes the order depend on; settings that say nothing are left out."""
     mixture = config.mixture
     is_flat = not any(isinstance(weight, GroupConfig) for weight in (mixture.weights or {}).values())
