@@ -40,16 +40,21 @@ def _check_fields(plan: StepPlan) -> list[str]:
         return [f"fields are said for {len(plan.fields_P)} coordinates of pp={num_stages}"]
     given = {name for fields in plan.fields_P for name in fields}
     broken = [f"there is no field {name!r} to give to a pipeline stage" for name in sorted(given - set(FIELDS))]
-    return broken + [f"no pipeline stage receives {name}" for name in FIELDS if name not in given]
+    broken += [f"no pipeline stage receives {name}" for name in FIELDS if name not in given]
+    pp_R, bucket_R = _coordinates(plan)["pp"], _buckets(plan)
+    meets_BP = np.zeros((plan.num_buckets, num_stages), dtype=np.bool_)
+    meets_BP[bucket_R, pp_R] = True
+    apart_B = np.flatnonzero(~meets_BP.all(axis=1))
+    if len(apart_B):
+        broken.append(f"{len(apart_B)} buckets, the first is {apart_B[0]}, are not received by every coordinate of pp")
+    return broken
 
 
 def _check_roots(plan: StepPlan) -> list[str]:
     """Whoever fetches for another rank receives the same bucket, and all the fields that the other one needs."""
     if not plan.broadcast:
         return []
-    root_R, bucket_R = _roots(plan), np.empty(plan.mesh.world_size, dtype=np.int64)
-    for bucket, ranks in enumerate(plan.consumers_B):
-        bucket_R[list(ranks)] = bucket
+    root_R, bucket_R = _roots(plan), _buckets(plan)
     broken = []
     other_R = np.flatnonzero(bucket_R != bucket_R[root_R])
     if len(other_R):
@@ -65,9 +70,20 @@ def _check_roots(plan: StepPlan) -> list[str]:
 
 def _roots(plan: StepPlan) -> Int64Array:
     """Return who fetches for each rank: the rank with coordinate 0 on every broadcast axis."""
-    shape = tuple(size for _, size in plan.mesh.sizes)
-    index = list(np.unravel_index(np.arange(plan.mesh.world_size), shape))
-    for place, (axis, _) in enumerate(plan.mesh.sizes):
-        if axis in plan.broadcast:
-            index[place] = np.zeros_like(index[place])
-    return np.ravel_multi_index(tuple(index), shape).astype(np.int64)
+    index = {axis: at_R * (axis not in plan.broadcast) for axis, at_R in _coordinates(plan).items()}
+    return np.ravel_multi_index(tuple(index.values()), tuple(plan.mesh.as_dict().values())).astype(np.int64)
+
+
+def _coordinates(plan: StepPlan) -> dict[str, Int64Array]:
+    """Return the index of every rank on each axis, outermost first."""
+    sizes = plan.mesh.as_dict()
+    at = np.unravel_index(np.arange(plan.mesh.world_size), tuple(sizes.values()))
+    return {axis: at_R.astype(np.int64) for axis, at_R in zip(sizes, at, strict=True)}
+
+
+def _buckets(plan: StepPlan) -> Int64Array:
+    """Return the bucket that each rank receives."""
+    bucket_R = np.empty(plan.mesh.world_size, dtype=np.int64)
+    for bucket, ranks in enumerate(plan.consumers_B):
+        bucket_R[list(ranks)] = bucket
+    return bucket_R

@@ -147,6 +147,11 @@ def compile_strategy(settings: PlannerSettings) -> Strategy:
             "broadcast_at('pp') has the first stage fetch for the others, which fields_by_stage gives other fields; "
             "leave one of the two out"
         )
+    if settings.fields_by_stage and strategy.distribute.axis == "world" and settings.mesh.size("pp") > 1:
+        raise ConfigError(
+            "distribute('world') gives pipeline stages data of their own, of which fields_by_stage would take a part "
+            "away; leave one of the two out"
+        )
     _check_sizes(strategy.pack, len(strategy.distribute.consumers(strategy.tree)) * settings.num_microbatches)
     return strategy
 

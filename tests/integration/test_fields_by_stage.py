@@ -7,6 +7,7 @@ import msd
 from msd.client.link.batches import decode, encode
 from msd.core.batch import TOKEN_FIELDS
 from msd.core.stages import FIRST_FIELDS, LAST_FIELDS
+from msd.planner.strategy import mix_and_pack
 from msd.runtime.simulated import SimulatedEngine
 from msd.testing.scenarios import image_text, same_bytes, undisturbed
 
@@ -80,6 +81,15 @@ def test_the_simulated_engine_delivers_the_same():
     config = image_text(mesh=MESH, fields_by_stage=True)
     with SimulatedEngine(config, seed=3, hosts=2, constructors=2) as engine:
         same_bytes(undisturbed(config, STEPS), engine)
+
+
+def test_stages_with_data_of_their_own_need_all_fields():
+    def on_their_own(graph, context):
+        return mix_and_pack(graph, context).distribute("world")
+
+    config = image_text(mesh={"pp": 2, "dp": 2}, fields_by_stage=True, strategy=on_their_own)
+    with pytest.raises(msd.ConfigError, match=r"distribute\('world'\) .* leave one of the two out"):
+        next(msd.plan(config, steps=1))
 
 
 def test_the_first_stage_cannot_fetch_for_those_that_need_other_fields():

@@ -58,6 +58,12 @@ def test_each_broken_rule_is_named(changes, rule):
     assert any(rule in line for line in check_plan(broken))
 
 
+def test_a_bucket_that_a_pipeline_stage_does_not_receive_is_found():
+    first_stage, second_stage = tuple(range(8)), tuple(range(8, 16))
+    broken = plan_of(consumers_B=(first_stage, second_stage), broadcast=())
+    assert check_ranks(broken) == ["2 buckets, the first is 0, are not received by every coordinate of pp"]
+
+
 def test_a_root_that_receives_another_bucket_is_found():
     plan = plan_of()
     (first, *rest), second = plan.consumers_B
