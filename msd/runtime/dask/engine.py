@@ -7,6 +7,7 @@ import os
 import secrets
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -191,12 +192,19 @@ class DaskEngine:
         hosts = {member.name: member for member in loading}
         partitions = {name: self._num_loaders(name, len(hosts)) for name in self.config.sources}
         placement = deal(partitions, sorted(hosts))
-        # Two at least, so that one slow source does not hold up the others.
-        threads = max(2, _cores() // max(1, len(hosts)))
+        sharing = Counter(member.host for member in loading)
         config, orders = self._scatter([self.config, self.orders])
         self._hosts = {
             name: self._actor(
-                LoaderHost, f"loader-host {name}", member, self._run, name, config, orders, threads, HOST_BYTES
+                LoaderHost,
+                f"loader-host {name}",
+                member,
+                self._run,
+                name,
+                config,
+                orders,
+                sharing[member.host],
+                HOST_BYTES,
             )
             for name, member in hosts.items()
         }
@@ -385,7 +393,3 @@ def _socket_path(name: str) -> str | None:
     """Return where a Unix socket may lie, or None where the system's limit of 107 bytes leaves no room."""
     path = os.path.join(tempfile.gettempdir(), name)
     return path if len(os.fsencode(path)) <= 107 else None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))

@@ -56,7 +56,7 @@ class LoaderHost:
         name: str,
         config: PipelineConfig,
         orders: dict[str, SourceOrder],
-        threads: int,
+        num_sharing: int,
         buffer_bytes: int,
     ) -> None:
         """Get ready; partitions come with `SourceLoaderActor`.
@@ -66,15 +66,18 @@ class LoaderHost:
             name: Of this host.
             config: The run's configuration.
             orders: The sequence of each source.
-            threads: Rows are transformed by this many threads, or as many processes.
+            num_sharing: Loader hosts of the run on this machine, which share its cores; this one counts.
             buffer_bytes: Payload that all loaders of the host hold together.
         """
         self.name = name
         self._run = run
         self._config = config
         self._orders = orders
+        num_cores = len(os.sched_getaffinity(0)) // num_sharing
+        # Two at least, so that one slow source does not hold up the others.
+        threads = max(2, num_cores)
         self._processes = TransformProcesses(threads)
-        self._chains = place_chains(config, build_chains(config), self._processes, num_cores=_own_cores(config))
+        self._chains = place_chains(config, build_chains(config), self._processes, num_cores=num_cores)
         self._buffer_bytes = buffer_bytes
         self._loaders: dict[_Key, SourceLoader] = {}
         self._partitions: dict[str, list[int]] = {}
@@ -355,12 +358,6 @@ def added(first: Any, second: Any) -> Any:
     if isinstance(second, dict):
         return {key: added(first.get(key), second.get(key)) for key in {**first, **second}}
     return first + second
-
-
-def _own_cores(config: PipelineConfig) -> int:
-    """Return how many cores a host of a run has for itself: those of an embedded cluster share this machine."""
-    cores = len(os.sched_getaffinity(0))
-    return cores // config.runtime.workers if config.runtime.scheduler is None else cores
 
 
 def _allow_files() -> None:
