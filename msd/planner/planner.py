@@ -167,7 +167,7 @@ class Planner:
         self._mixer.steering.report(
             losses, at_step=whole_number(at_step, name="report: at_step"), first_step=first_step
         )
-        self._position["mixture"] = self._mixer.steering.state_dict()
+        self._position = {**self._position, "mixture": self._mixer.steering.state_dict()}
 
     def _restart(self, intakes: list[SourceIntake], mixer: Mixer, *, carry: tuple[Piece, ...], step: int) -> None:
         self._intakes = intakes

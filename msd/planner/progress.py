@@ -44,7 +44,7 @@ def geometry_of(settings: PlannerSettings, strategy: Strategy) -> Geometry:
     own = {} if schedule == configured_schedule(settings) else {"strategy_mixture": _in_full(schedule)}
     parts = {"num_microbatches": (settings.num_microbatches, "num_microbatches")}
     return {
-        **(parts if settings.mixture.clock == "microbatch" else {}),
+        **(parts if strategy.mix.schedule.clock.kind == "microbatch" else {}),
         **_set_options(settings, pack, own),
         "version": (STATE_VERSION, "version of the planner's state"),
         "unit": (settings.mixture.unit, "mixture.unit"),

@@ -152,8 +152,19 @@ def compile_strategy(settings: PlannerSettings) -> Strategy:
             "distribute('world') gives pipeline stages data of their own, of which fields_by_stage would take a part "
             "away; leave one of the two out"
         )
+    _check_sources(strategy.mix.schedule, settings)
     _check_sizes(strategy.pack, len(strategy.distribute.consumers(strategy.tree)) * settings.num_microbatches)
     return strategy
+
+
+def _check_sources(schedule: MixtureSchedule, settings: PlannerSettings) -> None:
+    """Raise `ConfigError` unless a strategy's schedule is one of all sources of the run."""
+    names = tuple(sorted(terms.name for terms in settings.sources))
+    if schedule.names != names:
+        raise ConfigError(
+            f"mix: its schedule is over {', '.join(schedule.names)}, the run's sources are {', '.join(names)}; start "
+            "from context.schedule, or make one over all of them"
+        )
 
 
 def _check_sizes(pack: Pack, rows: int) -> None:

@@ -52,7 +52,9 @@ class Mixer:
         return self._shares(self._count + (0 if self._within is None else self._within.part), self._live_S)
 
     def idle(self, progress: StateDict, live_S: Sequence[bool]) -> list[bool]:
-        """Return which sources have no share in any part of the step after a position."""
+        """Return which sources have no share in any part of the step after a position, whatever is reported."""
+        if self.steering is not None:
+            return [not is_live for is_live in live_S]
         first = self._schedule.clock.count(progress)
         parts = [self._shares(first + part, live_S) for part in range(self._schedule.clock.ticks_per_step)]
         return [not any(shares) for shares in zip(*parts, strict=True)]

@@ -137,6 +137,20 @@ def test_a_report_made_while_a_step_is_drawn_is_part_of_the_position_before_it()
     assert drawn(resumed, 4, settings) == drawn(planner, 4, settings) == [4, 4, 6, 6]
 
 
+def test_a_report_leaves_the_position_of_a_plan_that_was_given_out():
+    settings = chosen()
+    planner = Planner(settings)
+    plan = next(steps_of(planner, feed_of(MADE, settings)))
+    before = plan.digest
+    planner.report({"a": 2.0}, at_step=3)
+    assert plan.digest == before
+    assert planner.state_dict()["mixture"]["reports"] == [[3, {"a": 2.0}]]
+
+
+def test_no_source_is_idle_that_feedback_may_give_a_share():
+    assert Planner(chosen(weights={"a": 1.0})).idle_sources == frozenset()
+
+
 def test_a_state_with_feedback_is_refused_by_a_run_without():
     state = Planner(chosen()).state_dict()
     with pytest.raises(StateError, match=r"set mixture\.feedback"):

@@ -1,8 +1,10 @@
 """Mixtures through whole steps: units, clocks, repetition, and what the end of a source means."""
 
+from dataclasses import replace
+
 import pytest
 
-from msd.errors import EngineError, InputError, StateError
+from msd.errors import ConfigError, EngineError, InputError, StateError
 from msd.planner.config import MixtureConfig, StageConfig
 from msd.planner.config.mixture import GroupConfig
 from msd.planner.mixture.mixer import Mixer
@@ -10,6 +12,7 @@ from msd.planner.mixture.schedule import MixtureSchedule
 from msd.planner.piece import Piece
 from msd.planner.planner import Planner
 from msd.planner.primitives.pack import Pack
+from msd.planner.strategy import mix_and_pack
 from msd.testing.tables import Part, Row, feed_of, row, settings_of, steps_of
 
 
@@ -68,6 +71,14 @@ def test_what_is_carried_into_a_step_counts_for_its_first_parts():
     for carried, expected in ((9, (1.0, 0.0)), (10, (0.0, 1.0))):
         mixer.begin({"step": 0}, [True, True], pack, [Piece(0, 0, 0, 0, carried, 1, 0, 0, 0)])
         assert mixer.shares == expected
+
+
+def test_a_strategy_that_mixes_other_sources_is_refused_with_both_lists():
+    def only_a(graph, context):
+        return mix_and_pack(graph, replace(context, schedule=MixtureSchedule.of(["a"], MixtureConfig())))
+
+    with pytest.raises(ConfigError, match=r"mix: its schedule is over a, the run's sources are a, b; start from"):
+        Planner(settings_of(EQUAL, strategy=lambda graph, context: only_a(graph, context).distribute("dp")))
 
 
 def test_the_order_then_depends_on_the_number_of_microbatches():
