@@ -227,7 +227,14 @@ def _report(
             total_D, padded_D, grid.num_buckets, grid.num_microbatches * row_tokens
         ),
         lockstep=excess(cost_MB),
-        lockstep_floor=lockstep_floor(total_D, padded_D, grid.num_buckets, grid.num_microbatches, row_tokens),
+        lockstep_floor=lockstep_floor(
+            total_D,
+            padded_D,
+            grid.num_buckets,
+            grid.num_microbatches,
+            grid.sequence_length,
+            grid.sequences_per_row,
+        ),
         packed_imbalance=excess(packed_MB.sum(axis=0, keepdims=True)),
         packed_lockstep=excess(packed_MB),
         max_row_tokens=int(layout.total_MB(padded_D.astype(np.float64)).max()),

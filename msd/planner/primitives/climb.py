@@ -20,8 +20,8 @@ _BUCKET_GOOD_ENOUGH = 400
 _NONE = np.iinfo(np.int64).min
 
 
-def even_slots(rows: Rows, *, whole_sequences: bool, max_tries: int) -> None:
-    """Lower the slowest row of each slot, the worst slot first, until nothing helps or the tries are used up.
+def even_slots(rows: Rows, *, max_tries: int) -> None:
+    """Lower the slowest row of each slot by trades of whole sequences, the worst slot first, as long as they help.
 
     A slot whose slowest row cannot be lowered is *stuck*: its other rows may then rise to that row for free, which lets
     other slots give to it. The slowest rows of all slots together never get slower.
@@ -43,7 +43,7 @@ def even_slots(rows: Rows, *, whole_sequences: bool, max_tries: int) -> None:
         limit = int(excess_M[slot]) - max(1, mean_row // _WORTH_A_TRADE)
         for taker in _by_room(room_MB):
             tries += 1
-            if _trade_in_slots(rows, giver, taker, level_M, limit, whole_sequences=whole_sequences):
+            if _trade_in_slots(rows, giver, taker, level_M, limit):
                 break
         else:
             stuck_M[slot] = True
@@ -84,9 +84,7 @@ def _by_room(room_MB: Int64Array) -> Iterator[Place]:
         room_MB[slot, bucket] = _NONE
 
 
-def _trade_in_slots(
-    rows: Rows, giver: Place, taker: Place, level_M: Int64Array, limit: int, *, whole_sequences: bool
-) -> bool:
+def _trade_in_slots(rows: Rows, giver: Place, taker: Place, level_M: Int64Array, limit: int) -> bool:
     """Trade so that the larger of both rows' heights above their slots' levels is least."""
     give_K = rows.cost_MBK[giver] - level_M[giver[0]]
     take_K = rows.cost_MBK[taker] - level_M[taker[0]]
@@ -102,7 +100,7 @@ def _trade_in_slots(
         after_MB[slots.index(taker[0]), taker[1]] = (rows.cost_MBK[taker] + change_K).max()
         return int(after_MB.max(axis=1).sum()) <= before
 
-    return rows.trade(giver, taker, score, is_allowed, limit, whole_sequences=whole_sequences)
+    return rows.trade(giver, taker, score, is_allowed, limit, whole_sequences=True)
 
 
 def _trade_in_buckets(rows: Rows, giver: Place, taker: Place, load_BK: Int64Array, worth: int) -> bool:

@@ -5,6 +5,8 @@ Sequences go to rows by cost, then rows trade sequences and documents under the 
 
 # D = documents. S = sequences. K = modules. B = buckets. M = slots. R = rows.
 
+from dataclasses import replace
+
 import numpy as np
 
 from msd.core.arrays import BoolArray, Int64Array
@@ -12,10 +14,10 @@ from msd.planner.balancers import Balancer
 from msd.planner.primitives.climb import even_buckets, even_slots
 from msd.planner.primitives.exchange import Rows, sums
 from msd.planner.primitives.layout import Grid, Layout, by_slot
+from msd.planner.primitives.levels import level_rows
 from msd.planner.primitives.objective import bucket_excess, lockstep_excess
 
-_MAX_TRIES = 1200
-_ROUNDS = 3
+_MAX_TRIES = 400
 
 
 def evened_slots(
@@ -23,21 +25,14 @@ def evened_slots(
 ) -> Rows:
     """Return rows such that the buckets of each slot cost the same: rows of like cost share a slot."""
     of_row = _rows_by_cost(sequences, cost_DK, grid, deal)
-    num_tries = min(_MAX_TRIES, 24 * len(of_row))
-    for _ in range(_ROUNDS):
-        rows = Rows(sequences, _bands(of_row, sequences, cost_DK, grid), cost_DK, padded_D, grid.sequence_length)
-        before = rows.value_MB.max(axis=1).sum()
-        _trade(rows, grid.sequences_per_row, num_tries // _ROUNDS, cuts=cuts)
-        of_row = [row for slot in rows.rows for row in slot]
-        if rows.value_MB.max(axis=1).sum() > before - before // 2000:
-            break
-    return rows
+    sequences, of_row = _leveled(sequences, of_row, cost_DK, padded_D, grid, cuts=cuts)
+    return Rows(sequences, _bands(of_row, sequences, cost_DK, grid), cost_DK, padded_D, grid.sequence_length)
 
 
 def evener_buckets(rows: Rows) -> Rows:
     """Return rows whose buckets are evener, if that is worth its price in lockstep; else the same rows."""
     tried = rows.copy()
-    even_buckets(tried, max_tries=_MAX_TRIES // 8)
+    even_buckets(tried, max_tries=_MAX_TRIES // 2)
     return tried if _excesses(tried.value_MB) < _excesses(rows.value_MB) else rows
 
 
@@ -48,10 +43,10 @@ def evened_buckets(
     per_bucket = grid.num_microbatches * grid.sequences_per_row
     bucket_S = deal(_weighted(sequences, cost_DK), grid.num_buckets, capacity=per_bucket)
     whole = [np.flatnonzero(bucket_S == bucket).tolist() for bucket in range(grid.num_buckets)]
-    buckets = Rows(sequences, [whole], cost_DK, padded_D, grid.sequence_length)
-    _trade(buckets, per_bucket, min(_MAX_TRIES, 12 * grid.num_buckets * grid.num_microbatches), cuts=cuts)
+    one_slot = replace(grid, num_microbatches=1, sequences_per_row=per_bucket)
+    sequences, buckets = _leveled(sequences, whole, cost_DK, padded_D, one_slot, cuts=cuts)
     slots: list[list[list[int]]] = [[] for _ in range(grid.num_microbatches)]
-    for held in buckets.rows[0]:
+    for held in buckets:
         cost_SK = _weighted([sequences[s] for s in held], cost_DK)
         slot_S = deal(cost_SK, grid.num_microbatches, capacity=grid.sequences_per_row)
         for slot in range(grid.num_microbatches):
@@ -66,9 +61,9 @@ def evened_rows(
     num_rows = grid.num_buckets * grid.num_microbatches
     row_S = deal(_weighted(sequences, cost_DK), num_rows, capacity=grid.sequences_per_row)
     of_row = [np.flatnonzero(row_S == row).tolist() for row in range(num_rows)]
-    rows = Rows(sequences, [of_row], cost_DK, padded_D, grid.sequence_length)
-    _trade(rows, grid.sequences_per_row, min(_MAX_TRIES, 24 * num_rows), cuts=cuts)
-    return Rows(sequences, _bands(rows.rows[0], sequences, cost_DK, grid), cost_DK, padded_D, grid.sequence_length)
+    one_slot = replace(grid, num_buckets=num_rows, num_microbatches=1)
+    sequences, of_row = _leveled(sequences, of_row, cost_DK, padded_D, one_slot, cuts=cuts)
+    return Rows(sequences, _bands(of_row, sequences, cost_DK, grid), cost_DK, padded_D, grid.sequence_length)
 
 
 def grouped_rows(layout: Layout, together_D: BoolArray, cost_DK: Int64Array, padded_D: Int64Array, grid: Grid) -> Rows:
@@ -81,11 +76,23 @@ def grouped_rows(layout: Layout, together_D: BoolArray, cost_DK: Int64Array, pad
     return Rows(layout.sequences, slots, cost_DK, padded_D, grid.sequence_length)
 
 
-def _trade(rows: Rows, sequences_per_row: int, num_tries: int, *, cuts: bool) -> None:
-    if sequences_per_row > 1:
-        even_slots(rows, whole_sequences=True, max_tries=num_tries)
+def _leveled(
+    sequences: list[list[int]],
+    of_row: list[list[int]],
+    cost_DK: Int64Array,
+    padded_D: Int64Array,
+    grid: Grid,
+    *,
+    cuts: bool,
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Return sequences and rows after trades of whole sequences, then of documents unless these were cut."""
+    if grid.sequences_per_row > 1:
+        rows = Rows(sequences, _bands(of_row, sequences, cost_DK, grid), cost_DK, padded_D, grid.sequence_length)
+        even_slots(rows, max_tries=min(_MAX_TRIES, 8 * len(of_row)))
+        of_row = [row for slot in rows.rows for row in slot]
     if not cuts:
-        even_slots(rows, whole_sequences=False, max_tries=num_tries)
+        sequences = level_rows(sequences, np.array(of_row, dtype=np.int64), cost_DK, padded_D, grid)
+    return sequences, of_row
 
 
 def _rows_by_cost(sequences: list[list[int]], cost_DK: Int64Array, grid: Grid, deal: Balancer) -> list[list[int]]:

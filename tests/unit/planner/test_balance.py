@@ -78,12 +78,12 @@ def test_whole_rows_are_given_to_buckets_so_that_these_cost_the_same():
 
 
 def test_a_trade_that_slows_another_slot_by_more_than_it_gains_is_not_made():
-    # Slot 0 has two rows of cost 10 and a full one of cost 1, slot 1 three rows of 5. Moving the document of cost 2 to
-    # slot 1 would bring both rows nearer to their slots' means, yet slot 0 stays at 10 and slot 1 rises to 7.
-    cost_D = np.array([8, 2, 10, 1, 5, 5, 5], dtype=np.int64) * 10**6
-    padded_D = np.array([5, 5, 10, 10, 1, 1, 1], dtype=np.int64)
-    rows = Rows([[0, 1], [2], [3], [4], [5], [6]], [[[0], [1], [2]], [[3], [4], [5]]], cost_D[:, None], padded_D, 10)
-    even_slots(rows, whole_sequences=False, max_tries=1)
+    # Slot 0 has a row of 8 + 2 and one of 10 + 0, slot 1 two rows of 5 + 0. Trading the sequence of cost 2 for an empty
+    # one of slot 1 would bring both rows nearer to their slots' means, yet slot 0 stays at 10 and slot 1 rises to 7.
+    cost_D = np.array([8, 2, 10, 5, 5], dtype=np.int64) * 10**6
+    sequences = [[0], [1], [2], [], [3], [], [4], []]
+    rows = Rows(sequences, [[[0, 1], [2, 3]], [[4, 5], [6, 7]]], cost_D[:, None], np.ones(5, dtype=np.int64), 10)
+    even_slots(rows, max_tries=8)
     assert rows.value_MB.max(axis=1).sum() == 15 * 10**6
 
 

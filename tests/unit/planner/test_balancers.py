@@ -67,8 +67,32 @@ def test_the_lockstep_floor_is_never_above_the_best_layout(seed):
     cost = tokens.astype(np.float64) ** 2
     bands = np.sort(cost)[::-1].reshape(3, 2)
     best = bands.max(axis=1).sum() / (cost.sum() / 2) - 1
-    floor = lockstep_floor(cost, tokens, num_buckets=2, num_microbatches=3, row_tokens=10)
+    floor = lockstep_floor(cost, tokens, num_buckets=2, num_microbatches=3, sequence_length=10)
     assert imbalance_floor(cost, 2) <= floor <= best + 1e-12
+
+
+@pytest.mark.parametrize(("num_slots", "per_row", "num_documents"), [(2, 1, 6), (1, 2, 6), (2, 2, 5)])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_lockstep_floor_is_never_above_the_best_of_all_layouts_that_fit(seed, num_slots, per_row, num_documents):
+    draw = np.random.default_rng(seed)
+    num_sequences, cap = 2 * num_slots * per_row, 10
+    tokens = draw.integers(2, 11, size=num_documents)
+    cost = tokens + tokens.astype(np.float64) ** draw.choice([1, 2, 3])
+    best = np.inf
+    for chosen in product(range(num_sequences), repeat=num_documents):
+        if np.bincount(chosen, weights=tokens, minlength=num_sequences).max() > cap:
+            continue
+        rows = np.bincount(chosen, weights=cost, minlength=num_sequences).reshape(-1, per_row).sum(axis=1)
+        best = min(best, np.sort(rows)[::-1].reshape(num_slots, 2)[:, 0].sum())
+    if np.isfinite(best):
+        floor = lockstep_floor(cost, tokens, 2, num_slots, cap, per_row)
+        assert floor <= best / (cost.sum() / 2) - 1 + 1e-12
+
+
+def test_rows_that_cannot_reach_the_slowest_of_their_slot_raise_the_lockstep_floor():
+    # Four full rows: the long document alone costs 100, and no other row can cost more than two documents of 5.
+    cost, tokens = np.array([100.0, *[26.0] * 6]), np.array([10, *[5] * 6])
+    assert lockstep_floor(cost, tokens, 2, 2, 10) == pytest.approx((100 + 52) / 128 - 1)
 
 
 def test_no_documents_or_no_cost_have_floor_zero():
