@@ -130,9 +130,22 @@ class SourceIntake:
         while self._queue:
             piece = self._queue.popleft()
             drawn: Piece | None = piece
-            if piece.length > pack.sequence_length or pack.limits:
+            if piece.length > pack.sequence_length or pack.limits.caps:
                 drawn = self._fitted(piece, pack)
-            self._pass_piece(piece, is_drawn=drawn is not None)
+            ordinal = piece.ordinal
+            if self._odd and self._odd[0][0] <= ordinal:
+                self._pass_rows(ordinal + 1)
+            if drawn is not None:
+                self._survivor_epoch = ordinal // self.terms.rows_per_epoch
+            if ordinal == BUCKET_ROWS - 1 and piece.part == 0 and self._bad:
+                self._check_rate(ordinal)
+            following = self._queue[0] if self._queue else None
+            if following is not None and following.ordinal == ordinal:
+                self.ordinal, self.part, self.start = ordinal, following.part, following.start
+            else:
+                self.ordinal, self.part, self.start = ordinal + 1, 0, 0
+                if drawn is None:
+                    self._pass_without_survivor(ordinal)
             if drawn is not None:
                 self.num_tokens += drawn.length
                 self.num_samples += drawn.start == 0
@@ -237,22 +250,10 @@ class SourceIntake:
             self._lost[found.lost] += 1
         return found.head
 
-    def _pass_piece(self, piece: Piece, *, is_drawn: bool) -> None:
-        """Stand after a sample, or after what was taken of it."""
-        ordinal = piece.ordinal
-        if self._odd and self._odd[0][0] <= ordinal:
-            self._pass_rows(ordinal + 1)
+    def _pass_without_survivor(self, ordinal: int) -> None:
+        """Count a row of which the last sample was left out, if the epoch has had nothing so far."""
         epoch, place = divmod(ordinal, self.terms.rows_per_epoch)
-        if is_drawn:
-            self._survivor_epoch = epoch
-        if ordinal == BUCKET_ROWS - 1 and piece.part == 0 and self._bad:
-            self._check_rate(ordinal)
-        if self._queue and self._queue[0].ordinal == ordinal:
-            following = self._queue[0]
-            self.ordinal, self.part, self.start = ordinal, following.part, following.start
-            return
-        self.ordinal, self.part, self.start = ordinal + 1, 0, 0
-        if not is_drawn and self._survivor_epoch != epoch:
+        if self._survivor_epoch != epoch:
             self._count_barren(ordinal, Outcome.OVERFLOWED)
             if place == self.terms.rows_per_epoch - 1:
                 raise SourceError(self._barren_message(f"epoch {epoch}"))

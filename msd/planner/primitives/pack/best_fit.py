@@ -28,6 +28,7 @@ class BestFit:
         self.sequences: list[list[Piece]] = [[] for _ in range(op.num_sequences)]
         self.carry: list[Piece] = []
         self._op = op
+        self._is_limited = bool(op.limits)
         self._lookahead = op.lookahead if op.max_age > 1 else min(op.lookahead, op.num_sequences)
         # Sequences with room, as room << _PLACE_BITS | place, in increasing order: the first that fits is the fullest.
         self._open: list[int] = []
@@ -55,7 +56,7 @@ class BestFit:
         """Take one more sample."""
         taken = extent(piece.length, self._op.document_multiple)
         at = bisect_left(self._open, taken << _PLACE_BITS)
-        if self._op.limits:
+        if self._is_limited:
             at = self._first_within_limits(at, piece)
         if at < len(self._open):
             room, place = divmod(self._open.pop(at), 1 << _PLACE_BITS)
@@ -67,7 +68,7 @@ class BestFit:
             self._waiting += self._op.limits.size(piece, taken, self._op.sequence_length)
             return
         self.sequences[place].append(piece)
-        if self._op.limits:
+        if self._is_limited:
             self._add_loads(place, piece)
         if room - taken >= self._op.document_multiple:
             insort(self._open, (room - taken) << _PLACE_BITS | place)
