@@ -99,7 +99,9 @@ def test_a_marker_names_a_rank_that_fetches_what_it_says(drawn):
     plan, samples = drawn
     batches = batches_of(plan, samples)
     for batch in batches:
+        at = plan.mesh.coordinate(batch.rank)
         assert bool(batch.markers) != bool(batch.microbatches)
+        assert bool(batch.markers) == any(at[axis] for axis in plan.broadcast)
         for slot, marker in enumerate(batch.markers):
             root = batches[marker.root]
             assert not root.markers
