@@ -153,12 +153,34 @@ def thin_out(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]
     return {"ids": [token for token in sample["ids"] if rng.random() < 0.8] or [1]}
 
 
+def moving(packing: str = "best_fit", **changes: Any) -> PipelineConfig:
+    """Return a run whose weights go by size, in groups, and move within steps; one source is dropped on the way."""
+    sources = {
+        "web": {"rows": token_rows(1, 240, 20), "shuffle": _SHUFFLE},
+        "python": {"rows": token_rows(2, 150, 30), "shuffle": _SHUFFLE},
+        "rust": {"rows": token_rows(3, 60, 30)},
+        "wiki": {"rows": token_rows(4, 40, 60)},
+    }
+    code = {"weight": 2, "mode": "temperature", "temperature": 3, "weights": {"python": 1, "rust": 1}}
+    mixture = {
+        "unit": "loss_tokens",
+        "weights": {"web": 2, "wiki": 1, "code": code},
+        "clock": "microbatch",
+        "schedule": [{"at": 7, "ramp": 30, "mode": "proportional"}, {"at": 61, "weights": {"web": 1, "code": code}}],
+        "repetitions": {"rust": 1.5},
+        "on_exhausted": "drop",
+    }
+    tokens = {name: {**source, "transforms": _TOKENS} for name, source in sources.items()}
+    return _config(packing, tokens, {"mixture": mixture, **changes})
+
+
 SCENARIOS: dict[str, Callable[..., PipelineConfig]] = {
     "text": text,
     "image-text": image_text,
     "finite": finite,
     "uneven": uneven,
     "many-sources": many_sources,
+    "moving": moving,
 }
 PACKINGS = ("best_fit", "concat", "none")
 MESHES: tuple[dict[str, int], ...] = ({"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "cp": 2}, {"pp": 2, "dp": 2})

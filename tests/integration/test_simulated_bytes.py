@@ -29,7 +29,7 @@ def test_batches_do_not_depend_on_loaders_hosts_constructors_or_delays(name, pac
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-@pytest.mark.parametrize("name", ["finite", "uneven", "many-sources"])
+@pytest.mark.parametrize("name", ["finite", "uneven", "many-sources", "moving"])
 def test_ends_failures_filters_and_tiny_sources_are_the_same(name, packing):
     config = SCENARIOS[name](packing=packing)
     expected = undisturbed(config, 25)

@@ -63,7 +63,7 @@ def test_ranks_that_share_less_than_a_bucket_receive_their_own(cluster, changes)
         same_bytes(undisturbed(config, 20), engine)
 
 
-@pytest.mark.parametrize("name", ["finite", "uneven", "many-sources"])
+@pytest.mark.parametrize("name", ["finite", "uneven", "many-sources", "moving"])
 def test_odd_data_comes_alike(cluster, name):
     config = scenarios.SCENARIOS[name](mesh={"dp": 2})
     with on_dask(config, cluster, workers=3) as engine:
