@@ -136,6 +136,12 @@ def _figures(outlook: "Outlook") -> list[tuple[object, ...]]:
         ("worst imbalance of a step", output.percent(outlook.max_imbalance, 2), ""),
         ("longest row, tokens", output.count(outlook.max_row_tokens), ""),
     ]
+    if "encoder_imbalance" in means:
+        figures += [
+            ("imbalance of ranks that encode images", *_against_floor(means, "encoder_imbalance")),
+            ("the same, if each row's ranks encoded its own", output.percent(means["encoder_row_imbalance"], 2), ""),
+            ("embeddings that travel", output.percent(means["encoder_moved"]), ""),
+        ]
     if outlook.step_flops is not None:
         figures.append(("floating-point operations of a step", f"{outlook.step_flops:.3g}", ""))
     if outlook.predicted_step_s is not None:

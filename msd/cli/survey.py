@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from msd.planner.mixture.schedule import MixtureSchedule
 
 _MEANS = ("fill", "imbalance", "imbalance_floor", "lockstep", "lockstep_floor", "packed_imbalance", "packed_lockstep")
+_ENCODER_MEANS = ("imbalance", "imbalance_floor", "row_imbalance", "moved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,8 @@ class Outlook:
     is_over: bool
     """The data ended before the steps that were asked."""
     means: dict[str, float]
-    """Fill, imbalance and lockstep with their floors, averaged over the steps."""
+    """Fill, imbalance and lockstep with their floors, averaged over the steps; `encoder_imbalance` and so on as well
+    where images are encoded apart from their rows."""
     max_imbalance: float
     max_row_tokens: int
     step_flops: float | None
@@ -116,6 +118,9 @@ class Tally:
         self.plans += 1
         for name in _MEANS:
             self.sums[name] = self.sums.get(name, 0.0) + getattr(report, name)
+        for name in () if report.encoder is None else _ENCODER_MEANS:
+            of_encoder = f"encoder_{name}"
+            self.sums[of_encoder] = self.sums.get(of_encoder, 0.0) + getattr(report.encoder, name)
         self.max_imbalance = max(self.max_imbalance, report.imbalance)
         self.max_row_tokens = max(self.max_row_tokens, report.max_row_tokens)
         self.flops += [] if report.step_flops is None else [report.step_flops]
@@ -209,7 +214,7 @@ def survey(
         num_steps=tally.plans,
         asked_steps=steps,
         is_over=tally.plans < steps,
-        means={name: tally.mean(name) for name in _MEANS},
+        means={name: tally.mean(name) for name in (*_MEANS, *sorted(tally.sums.keys() - set(_MEANS)))},
         max_imbalance=tally.max_imbalance,
         max_row_tokens=tally.max_row_tokens,
         step_flops=_mean(tally.flops),

@@ -67,6 +67,13 @@ def _step(plan: StepPlan) -> str:
         f"floor {report.imbalance_floor:.2%}, with caps {report.imbalance_floor_capped:.2%})",
         f"  lockstep  {report.lockstep:.2%} (packed {report.packed_lockstep:.2%}, floor {report.lockstep_floor:.2%})",
     ]
+    if plan.encoder is not None and report.encoder is not None:
+        encoding = report.encoder
+        lines.append(
+            f"  encoders  {encoding.imbalance:.2%} over {len(plan.encoder.ranks_E)} ranks (by rows "
+            f"{encoding.row_imbalance:.2%}, floor {encoding.imbalance_floor:.2%}); {encoding.moved:.0%} of "
+            f"{int(plan.encoder.num_tokens_I.sum())} embeddings travel"
+        )
     if report.step_flops is not None:
         seconds = "" if report.predicted_step_s is None else f", predicted {report.predicted_step_s:.3g} s"
         lines.append(f"  step {report.step_flops:.3g} FLOPs{seconds}")

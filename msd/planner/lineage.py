@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from msd.core.encoder import EncoderPlan
 from msd.core.order import RowPlace
 from msd.core.plan import StepPlan
 from msd.core.sample import SampleId
@@ -119,6 +120,8 @@ def _states(plan: StepPlan, document: int, origin: RowPlace | None) -> Iterator[
     offset = int(plan.offset_D[document])
     piece = "" if start == 0 else f", tokens [{start}, {start + length}) of the part"
     yield State("balance", f"slot {slot} of {plan.num_microbatches}, positions [{offset}, {offset + length}){piece}")
+    if plan.encoder is not None and plan.num_images_D[document]:
+        yield State("encode", _encoded(plan, plan.encoder, document))
     if plan.broadcast:
         roots = sorted({plan.root_of(rank) for rank in ranks})
         yield State("broadcast_at", f"along {', '.join(plan.broadcast)}: {numbers(roots, 'rank')} fetch for the others")
@@ -128,6 +131,15 @@ def _states(plan: StepPlan, document: int, origin: RowPlace | None) -> Iterator[
         held = [rank for rank in ranks if plan.mesh.coordinate(rank)[plan.slice_axis or "cp"] == index]
         shown = ", ".join(f"[{first}, {last})" for first, last in runs) or "none of its tokens"
         yield State(f"slice {index}", f"{shown} on {numbers(held, 'rank')}")
+
+
+def _encoded(plan: StepPlan, encoder: EncoderPlan, document: int) -> str:
+    images = np.flatnonzero(encoder.document_I == document).tolist()
+    of_images = ", ".join(
+        f"image {encoder.index_I[i]} ({encoder.num_patches_I[i]} patches) by rank {encoder.rank_I[i]}" for i in images
+    )
+    receivers = encoder.receivers_B[int(plan.bucket_D[document])]
+    return f"{of_images}; embeddings go to {numbers(receivers, 'rank')}"
 
 
 def _inside(runs: Runs, first: int, last: int) -> Runs:

@@ -61,6 +61,18 @@ def test_plan_adds_up_what_the_library_plans(config: Path, capsys: pytest.Captur
     assert not outlook["is_over"]
 
 
+def test_plan_tells_how_even_encoding_is_where_images_are_encoded_apart_from_their_rows(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outlook = told(capsys, "plan", config, "strategy=vlm_hybrid", "--steps", 3)
+    reports = [plan.report.encoder for plan in msd.plan(msd.load_config(config, ["strategy=vlm_hybrid"]), steps=3)]
+    for name in ("imbalance", "imbalance_floor", "row_imbalance", "moved"):
+        assert outlook[f"encoder_{name}"] == pytest.approx(sum(getattr(report, name) for report in reports) / 3)
+    assert "encoder_imbalance" not in told(capsys, "plan", config, "--steps", 1)
+    assert run(["plan", str(config), "strategy=vlm_hybrid", "--steps", "1"]) == 0
+    assert "imbalance of ranks that encode images" in capsys.readouterr().out
+
+
 def test_plan_for_another_mesh_has_its_ranks_and_the_same_samples(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ from msd.core.mesh import Mesh
 from msd.errors import ConfigError, StateError
 from msd.planner.check import check_plan
 from msd.planner.config import EncoderConfig
+from msd.planner.explain import explain
 from msd.planner.planner import Planner
 from msd.planner.strategies.vlm_backbone import vlm_backbone
 from msd.planner.strategies.vlm_hybrid import vlm_hybrid
@@ -139,6 +140,22 @@ def test_embeddings_stay_where_they_are_needed_if_that_costs_nothing():
     plan = plans(chosen, made)[0]
     assert plan.report.encoder.moved == 0.0
     assert (plan.encoder.rank_I == plan.bucket_D[plan.encoder.document_I]).all()
+
+
+def test_a_plan_in_words_says_who_encodes_and_how_even_that_is():
+    plan = plans(settings(mesh=Mesh.of(dp=2, tp=2)), count=1)[0]
+    report, encoder = plan.report.encoder, plan.encoder
+    assert (
+        f"encoders  {report.imbalance:.2%} over 4 ranks (by rows {report.row_imbalance:.2%}, floor "
+        f"{report.imbalance_floor:.2%}); {report.moved:.0%} of {encoder.num_tokens_I.sum()} embeddings travel"
+    ) in explain(plan)
+    document = int(encoder.document_I[0])
+    name, ordinal, part = plan.sample_id(document)
+    followed = explain(plan, f"{name}:{ordinal}.{part}")
+    assert f"image 0 ({encoder.num_patches_I[0]} patches) by rank {encoder.rank_I[0]}" in followed
+    assert f"embeddings go to ranks {'0-1' if plan.bucket_D[document] == 0 else '2-3'}" in followed
+    other = plans(settings(strategy=vlm_backbone), count=1)[0]
+    assert "encoders" not in explain(other)
 
 
 def test_a_step_without_an_image_has_nothing_to_encode():
