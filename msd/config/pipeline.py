@@ -20,7 +20,7 @@ from msd.cost.config import CostConfig, TransformerCost
 from msd.errors import ConfigError
 from msd.loader.config import SourceConfig
 from msd.loader.transforms.config import TokenizingStruct
-from msd.planner.batch_schedule import BatchSchedule, schedule_of
+from msd.planner.batch_schedule import AUTO_LOOKAHEAD, BatchSchedule, schedule_of
 from msd.planner.config import BalanceConfig, BatchConfig, EncoderConfig, MixtureConfig
 from msd.planner.config.mixture import groups_of, relative_weights, sources_of
 
@@ -170,7 +170,7 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
     def lookahead(self) -> int:
         """Samples that may wait for the next step."""
         chosen = self.batch.packing.lookahead
-        return min(32, self.batch.global_batch_size) if chosen == "auto" else chosen
+        return min(AUTO_LOOKAHEAD, self.batch.global_batch_size) if chosen == "auto" else chosen
 
     def max_epochs(self, source: str) -> float | None:
         """Return the passes over a source at most, by itself and by the mixture; None is for ever."""
