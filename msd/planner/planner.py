@@ -67,6 +67,8 @@ class Planner:
         self._place = Place.of(settings, self.strategy)
         self._geometry = geometry_of(settings, self.strategy)
         self._error: MsdError | None = None
+        self._position: StateDict
+        """At the boundary before the step that `plan` gives next."""
         self._restart(self._new_intakes(), self._new_mixer([0] * len(self._names)), carry=(), step=0)
 
     @property

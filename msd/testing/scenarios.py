@@ -155,7 +155,7 @@ def thin_out(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]
 
 def moving(packing: str = "best_fit", **changes: Any) -> PipelineConfig:
     """Return a run whose weights go by size, in groups, and move within steps; one source is dropped on the way."""
-    sources = {
+    sources: dict[str, dict[str, Any]] = {
         "web": {"rows": token_rows(1, 240, 20), "shuffle": _SHUFFLE},
         "python": {"rows": token_rows(2, 150, 30), "shuffle": _SHUFFLE},
         "rust": {"rows": token_rows(3, 60, 30)},
