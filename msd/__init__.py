@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from msd.config import Config, load_config
     from msd.core.plan import StepPlan
     from msd.look import init
+    from msd.planner.dgraph import DGraph
     from msd.planner.explain import explain
     from msd.runtime.base import Engine
     from msd.simulator import simulate
@@ -54,6 +55,7 @@ __all__ = [
     "StepPlan",
     "connect",
     "explain",
+    "graph",
     "init",
     "layouts",
     "load_config",
@@ -148,15 +150,27 @@ def plan(
     """
     from msd.core.checks import whole_number
 
-    _check_config(config, "msd.plan")
+    config = _on_mesh(config, mesh, "msd.plan")
     if steps is not None and whole_number(steps, name="steps") < 0:
         raise ConfigError(f"steps must be 0 or more, got {steps}; None goes on to the end of the data")
-    if mesh is not None:
-        if not isinstance(mesh, Mesh | Mapping):
-            raise ConfigError(f'mesh must be axis sizes such as {{"dp": 8}}, got {type(mesh).__name__}')
-        sizes = mesh.as_dict() if isinstance(mesh, Mesh) else dict(mesh)
-        config = config.on_mesh(sizes)
     return _plans(config, steps)
+
+
+def graph(config: "Config", mesh: Mesh | Mapping[str, int] | None = None) -> "DGraph":
+    """Return what the strategy of a run declares: printed, drawn in a notebook, or as a table by `to_pandas`.
+
+    Args:
+        config: The configuration.
+        mesh: For another mesh than the configured one; see `plan`.
+
+    Raises:
+        ConfigError: If the configuration, or its strategy, cannot mean anything.
+        SourceError: If a source cannot be read.
+    """
+    from msd.build import build_orders, build_planner, index_all
+
+    config = _on_mesh(config, mesh, "msd.graph")
+    return build_planner(config, build_orders(config, index_all(config))).strategy.graph
 
 
 def _plans(config: "Config", steps: int | None) -> "Iterator[StepPlan]":
@@ -169,6 +183,15 @@ def _plans(config: "Config", steps: int | None) -> "Iterator[StepPlan]":
     finally:
         for loader in loaders.values():
             loader.close()
+
+
+def _on_mesh(config: "Config", mesh: Any, where: str) -> "Config":
+    _check_config(config, where)
+    if mesh is None:
+        return config
+    if not isinstance(mesh, Mesh | Mapping):
+        raise ConfigError(f'mesh must be axis sizes such as {{"dp": 8}}, got {type(mesh).__name__}')
+    return config.on_mesh(mesh.as_dict() if isinstance(mesh, Mesh) else dict(mesh))
 
 
 def _check_config(config: Any, where: str) -> None:
