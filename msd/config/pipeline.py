@@ -313,7 +313,14 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
                     f"sources.{name}: on_exhausted: repeat contradicts mixture.repetitions {self.max_epochs(name):g}; "
                     "leave one of them out"
                 )
-        if mixture.on_exhausted is not None and all(self.max_epochs(name) is None for name in self.sources):
+        ending = [name for name in self.sources if self.max_epochs(name) is not None]
+        silent = [name for name in ending if self.sources[name].on_exhausted is None]
+        if mixture.on_exhausted == "repeat" and silent:
+            raise ConfigError(
+                f"mixture.on_exhausted: repeat contradicts that source {silent[0]!r} ends after "
+                f"{self.max_epochs(silent[0]):g} epochs; use stop, drop or error"
+            )
+        if mixture.on_exhausted not in (None, "repeat") and not ending:
             raise ConfigError(
                 f"mixture.on_exhausted: {mixture.on_exhausted} needs a source that ends; set mixture.repetitions: 1, "
                 "or max_epochs of a source"

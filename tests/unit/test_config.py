@@ -223,6 +223,10 @@ MISTAKES = [
     ({"mixture": {"repetitions": {"wbe": 1}}}, "mixture.repetitions: there is no source 'wbe' (sources: web); did you"),
     ({"mixture": {"on_exhausted": "drop"}}, "mixture.on_exhausted: drop needs a source that ends; set mixture.repetit"),
     (
+        {"mixture": {"on_exhausted": "repeat", "repetitions": 2}},
+        "mixture.on_exhausted: repeat contradicts that source 'web' ends after 2 epochs; use stop, drop or error",
+    ),
+    (
         source(on_exhausted="repeat") | {"mixture": {"repetitions": 2}},
         "sources.web: on_exhausted: repeat contradicts mixture.repetitions 2; leave one of them out",
     ),

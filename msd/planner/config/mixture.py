@@ -114,8 +114,8 @@ class MixtureConfig(ConfigStruct, frozen=True, kw_only=True):
     repetitions: float | dict[str, float] | None = None
     """Passes over a source at most, fractions allowed: one number for all, or by source; null leaves it to
     `max_epochs` of the sources."""
-    on_exhausted: Literal["stop", "drop", "error"] | None = None
-    """For sources that end and do not say themselves; null is stop."""
+    on_exhausted: Literal["repeat", "stop", "drop", "error"] | None = None
+    """For sources that do not say themselves. Null: repeat for ever without a cap, stop with one."""
     feedback: FeedbackConfig | None = None
 
     def __post_init__(self) -> None:
