@@ -8,8 +8,9 @@ million of them cost little.
 # S = sources, in order of name.
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -113,34 +114,44 @@ def paces_of(
     return tuple(paces)
 
 
-def forecast(schedule: MixtureSchedule, paces: Sequence[SourcePace], *, steps: int, tokens_per_step: float) -> Forecast:
+def forecast(
+    schedule: MixtureSchedule,
+    paces: Sequence[SourcePace],
+    *,
+    steps: int,
+    tokens_per_step: float | Callable[[int], float],
+) -> Forecast:
     """Return what is drawn of each source by step `steps`, and where one repeats or ends.
 
     Args:
         schedule: Weights over the run.
         paces: Every source of the schedule.
         steps: Of the run.
-        tokens_per_step: Real tokens of a step, on the mean: fill times what its sequences hold.
+        tokens_per_step: Real tokens of a step, on the mean: fill times what its sequences hold. A function of the step
+            where `batch.schedule` changes that.
     """
+    if not callable(tokens_per_step):
+        tokens_per_step = partial(_same, tokens_per_step)
     run = _Run(schedule, sorted(paces, key=lambda pace: pace.name), tokens_per_step)
     while run.step < steps and run.ended_by is None and any(run.live_S):
         run.advance(steps - run.step)
     return run.result()
 
 
-def _mean(total: int, saved: Any) -> float:
-    rows = sum(source["ordinal"] for source in saved)
-    return total / rows if rows else 0.0
+def _same(tokens: float, step: int) -> float:
+    return tokens
 
 
 class _Run:
     """A run as it is foreseen: how far it is, and what it has drawn."""
 
-    def __init__(self, schedule: MixtureSchedule, paces: Sequence[SourcePace], tokens_per_step: float) -> None:
+    def __init__(
+        self, schedule: MixtureSchedule, paces: Sequence[SourcePace], tokens_at: Callable[[int], float]
+    ) -> None:
         self.step = 0
         self.ended_by: str | None = None
         self.live_S = [pace.rows_per_epoch > 0 and pace.total_rows != 0 for pace in paces]
-        self._schedule, self._paces, self._tokens_per_step = schedule, paces, tokens_per_step
+        self._schedule, self._paces, self._tokens_at = schedule, paces, tokens_at
         self._rows_S = np.zeros(len(paces))
         self._total_S = np.array([math.inf if pace.total_rows is None else pace.total_rows for pace in paces])
         self._epoch_S = np.array([float(pace.rows_per_epoch) for pace in paces])
@@ -153,13 +164,13 @@ class _Run:
     def advance(self, steps: int) -> None:
         """Draw as many of the next `steps` at once as one rate holds for: at least one."""
         count = math.floor(self._count(self.step, self._rows_S))
-        rate_S = self._rate(count)
+        rate_S = self._rate(self.step, count)
         pace = self._count(self.step + 1, self._rows_S + rate_S) - count
         turn = self._schedule.next_turn(count)
         span = steps if turn is None else max(1, min(steps, math.ceil((turn - count) / max(pace, _SMALL))))
-        if span > 1 and self._schedule.shares(count) != self._schedule.shares(count + math.floor((span - 1) * pace)):
+        if self._is_moving(count, span, pace):
             span = max(1, span // _RAMP_PIECES)
-            rate_S = self._rate(count + math.floor(span * pace / 2))
+            rate_S = self._rate(self.step + span // 2, count + math.floor(span * pace / 2))
         with np.errstate(divide="ignore", invalid="ignore"):
             left = np.nanmin(np.where(rate_S > 0, (self._total_S - self._rows_S) / rate_S, math.inf))
         self._draw(rate_S, max(1, min(span, math.floor(left))) if left < math.inf else span)
@@ -185,6 +196,12 @@ class _Run:
             ),
         )
 
+    def _is_moving(self, count: int, span: int, pace: float) -> bool:
+        """Return whether shares, or the tokens of a step, differ between the first and the last of the next steps."""
+        last = span - 1
+        shares, tokens = self._schedule.shares, self._tokens_at
+        return shares(count) != shares(count + math.floor(last * pace)) or tokens(self.step) != tokens(self.step + last)
+
     def _count(self, step: int, rows_S: Float64Array) -> float:
         """Return what the schedule's clock shows when so much has been drawn."""
         clock = self._schedule.clock
@@ -194,11 +211,11 @@ class _Run:
             return float((rows_S * (self._tokens_S if clock.kind == "tokens" else self._samples_S)).sum())
         return step * clock.ticks_per_step
 
-    def _rate(self, count: int) -> Float64Array:
-        """Return the rows that each source gives a step when the clock shows `count`."""
+    def _rate(self, step: int, count: int) -> Float64Array:
+        """Return the rows that each source gives in a step at which the clock shows `count`."""
         share_S = np.array(self._schedule.shares(count, self.live_S))
         rows_S = np.divide(share_S, self._units_S, out=np.zeros_like(share_S), where=self._units_S > 0)
-        rate_S: Float64Array = rows_S * (self._tokens_per_step / max(float((rows_S * self._tokens_S).sum()), _SMALL))
+        rate_S: Float64Array = rows_S * (self._tokens_at(step) / max(float((rows_S * self._tokens_S).sum()), _SMALL))
         return rate_S
 
     def _draw(self, rate_S: Float64Array, span: int) -> None:

@@ -85,6 +85,15 @@ def test_every_clock_is_foreseen(clock, start, ramp):
     assert by_name["b"].rows == pytest.approx(40 * 5 + 40 * 10, rel=0.02)
 
 
+def test_steps_that_grow_are_foreseen():
+    def tokens(step):
+        return 100.0 if step < 40 else min(400.0, 100.0 + 5 * (step - 40))
+
+    _, by_name = foreseen([pace("a", 1000), pace("b", 1000)], MixtureConfig(), steps=200, tokens_per_step=tokens)
+    assert by_name["a"].rows == pytest.approx(sum(map(tokens, range(200))) / 20, rel=0.02)
+    assert by_name["a"].repeats_at_step == pytest.approx(102, abs=1)
+
+
 def rows_of(seed, count, mean):
     draw = np.random.Generator(np.random.Philox(key=seed))
     return [row() if n % 5 == 4 else row(int(draw.integers(mean // 2, mean * 3 // 2))) for n in range(count)]
