@@ -75,4 +75,4 @@ def fitted(pieces: Iterable[Piece], pack: Pack, terms_S: Sequence[SourceTerms]) 
 
 def notes_of(source: str, lost: Mapping[str, int]) -> list[str]:
     """Return one line for each reason why samples of a source are not, or not wholly, delivered."""
-    return [f"source {source!r}: {count} samples {reason}" for reason, count in lost.items()]
+    return [f"source {source!r}: {count} sample{'s' * (count > 1)} {reason}" for reason, count in lost.items()]

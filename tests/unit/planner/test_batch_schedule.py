@@ -136,7 +136,7 @@ def test_a_state_inside_a_sample_that_is_shorter_is_damaged(start):
     ("overflow", "delivered", "note"),
     [
         ("split", [25, 25, 10, 10, 25, 25], None),
-        ("truncate", [25, 10] * 3, "1 samples cut off after 25 tokens (overflow: truncate)"),
+        ("truncate", [25, 10] * 3, "1 sample cut off after 25 tokens (overflow: truncate)"),
         ("drop", [10] * 6, "2 samples left out: longer than the 25 tokens of a sequence (overflow: drop)"),
     ],
 )
@@ -210,7 +210,7 @@ def test_a_sample_over_a_limit_is_left_out_and_counted_when_asked():
     plans = plans_of(made, chosen, 3)
     assert [plan.ordinal_D.tolist() for plan in plans] == [[0], [2], [4]]
     assert plans[1].notes == (
-        "source 'a': 1 samples left out: patches > batch.limits.patches 20 (batch.oversize: drop)",
+        "source 'a': 1 sample left out: patches > batch.limits.patches 20 (batch.oversize: drop)",
     )
 
 
