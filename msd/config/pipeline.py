@@ -214,11 +214,14 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         batch = self.batch
+        sizes = f"{batch.global_batch_size} x {batch.sequence_length} tokens"
+        if batch.tokens_per_step is not None:
+            sizes = f"{batch.tokens_per_step} tokens in sequences of {batch.sequence_length}"
         return [
             ("sources", {name: source.format for name, source in self.sources.items()}),
             ("mesh", {axis: size for axis, size in self.place.as_dict().items() if size > 1}),
             ("num_microbatches", self.num_microbatches),
-            ("batch", f"{batch.global_batch_size} x {batch.sequence_length} tokens, {batch.packing.method}"),
+            ("batch", f"{sizes}, {batch.packing.method}"),
             ("seed", self.seed),
         ]
 

@@ -36,6 +36,7 @@ class BatchSchedule:
                     f"{where} {size} is not a multiple of batch.multiple_of {self.multiple_of}; set it to one, for "
                     f"instance {near}"
                 )
+        self._check_tokens()
 
     @property
     def rounds(self) -> bool:
@@ -66,11 +67,7 @@ class BatchSchedule:
         A stage starts at its step from the size that holds there, moves linearly, and is reached at `step + ramp`;
         between them numbers of sequences are rounded down to the multiple. The length changes at once.
         """
-        length = self.batch.sequence_length
-        for stage in self.batch.schedule:
-            if stage.step <= step and stage.sequence_length is not None:
-                length = stage.sequence_length
-        size = self._size(step)
+        length, size = self._length(step), self._size(step)
         by_tokens = self.batch.tokens_per_step is not None
         count = size // length if by_tokens else size
         num_sequences = max(1, count // self.multiple_of) * self.multiple_of
@@ -89,6 +86,26 @@ class BatchSchedule:
         ]
         budget = [] if self.batch.tokens_per_step is None else [f"tokens_per_step={self.batch.tokens_per_step}"]
         return ", ".join([*budget, f"multiple_of={self.multiple_of}", *stages])
+
+    def _check_tokens(self) -> None:
+        """Raise `ConfigError` if packed sequences, as few as the multiple allows, have more tokens than a step may."""
+        if self.batch.tokens_per_step is None or self.batch.packing.method == "none":
+            return
+        stages = [step for stage in self.batch.schedule for step in (stage.step, stage.step + stage.ramp)]
+        for step in (0, *stages):
+            size, least = self._size(step), self.multiple_of * self._length(step)
+            if size < least:
+                raise ConfigError(
+                    f"batch.tokens_per_step is {size} at step {step}, less than multiple_of * sequence_length = "
+                    f"{self.multiple_of} * {self._length(step)} = {least}; set it to {least} or more"
+                )
+
+    def _length(self, step: int) -> int:
+        length = self.batch.sequence_length
+        for stage in self.batch.schedule:
+            if stage.step <= step and stage.sequence_length is not None:
+                length = stage.sequence_length
+        return length
 
     def _size(self, step: int) -> int:
         """Return sequences or tokens of a step, before rounding."""

@@ -55,7 +55,7 @@ def batches(draw):
         )
     )  # fmt: skip
     by_tokens = draw(st.booleans())
-    amount = st.sampled_from([96, 400, 900] if by_tokens else [4, 8, 20])
+    amount = st.sampled_from([400, 900, 1700] if by_tokens else [4, 8, 20])
     name = "tokens_per_step" if by_tokens else "global_batch_size"
     stages = []
     for step in sorted(draw(st.sets(st.integers(0, 8), max_size=3))):
