@@ -5,6 +5,7 @@ import pytest
 
 from msd.core.mesh import Mesh
 from msd.core.sample import MetaTable, Sample, SampleId
+from msd.core.stages import FIRST_FIELDS, LAST_FIELDS
 from msd.errors import EngineError
 from msd.planner.planner import Planner
 from msd.planner.strategies.vlm_hybrid import vlm_hybrid
@@ -96,3 +97,16 @@ def test_a_plan_with_dummies_comes_back_with_them():
     assert back.align == ("image",)
     assert back.dummy_BM.dtype == np.bool_
     assert back.digest == plan.digest
+
+
+def test_a_plan_comes_back_with_what_each_stage_and_slice_receives():
+    sample = Sample(id=SampleId("web", 0, 0), tokens_T=np.arange(3, dtype=np.int32))
+    mesh = Mesh.of(pp=2, dp_replicate=1, cp=2, dp_shard=1)
+    plan = plan_by_hand(
+        [[[Placed(sample, 0)]]], mesh=mesh, sequence_length=8, slice_axis="cp", slice_method="headtail",
+        fields_P=(FIRST_FIELDS, LAST_FIELDS),
+    )  # fmt: skip
+    back = plan_from_wire(unpack(pack(plan_to_wire(plan))))
+    assert (back.mesh, back.slice_method, back.fields_P) == (mesh, "headtail", (FIRST_FIELDS, LAST_FIELDS))
+    assert back.digest == plan.digest != plan_by_hand([[[Placed(sample, 0)]]], mesh=mesh, sequence_length=8).digest
+    assert [back.share_key(rank) for rank in range(4)] == [plan.share_key(rank) for rank in range(4)]
