@@ -5,6 +5,7 @@ Sequences go to rows by cost, then rows trade sequences and documents under the 
 
 # D = documents. S = sequences. K = modules. B = buckets. M = slots. R = rows.
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,13 +19,18 @@ from msd.planner.primitives.levels import level_rows
 from msd.planner.primitives.objective import bucket_excess, lockstep_excess
 
 _MAX_TRIES = 400
+_LEVEL_ALREADY = 0.002
+"""Excess of lockstep up to which rows are not traded for less."""
 
 
 def evened_slots(
     sequences: list[list[int]], cost_DK: Int64Array, padded_D: Int64Array, grid: Grid, deal: Balancer, *, cuts: bool
 ) -> Rows:
     """Return rows such that the buckets of each slot cost the same: rows of like cost share a slot."""
-    of_row = _rows_by_cost(sequences, cost_DK, grid, deal)
+    if grid.sequences_per_row == 1:
+        of_row = [[s] for s in range(len(sequences))]
+    else:
+        of_row = _dealt(sequences, cost_DK, grid, deal, cuts=cuts)
     sequences, of_row = _leveled(sequences, of_row, cost_DK, padded_D, grid, cuts=cuts)
     return Rows(sequences, _bands(of_row, sequences, cost_DK, grid), cost_DK, padded_D, grid.sequence_length)
 
@@ -95,22 +101,41 @@ def _leveled(
     return sequences, of_row
 
 
-def _rows_by_cost(sequences: list[list[int]], cost_DK: Int64Array, grid: Grid, deal: Balancer) -> list[list[int]]:
-    """Return rows whose costs are alike within bands of one row a bucket."""
-    per_row, num_rows = grid.sequences_per_row, grid.num_buckets * grid.num_microbatches
-    if per_row == 1:
-        return [[s] for s in range(len(sequences))]
+def _dealt(
+    sequences: list[list[int]], cost_DK: Int64Array, grid: Grid, deal: Balancer, *, cuts: bool
+) -> list[list[int]]:
+    """Return rows of several sequences, of like cost within bands of one row a bucket.
+
+    Sequences of like cost, dealt within each band, give level slots at once, unless long documents stand out: then
+    rows dealt from all sequences have more to trade with, and the long ones are apart.
+    """
+    cost_SK, num_rows = _weighted(sequences, cost_DK), grid.num_buckets * grid.num_microbatches
+    anywhere = _rows_of(deal(cost_SK, num_rows, capacity=grid.sequences_per_row), range(len(sequences)), num_rows)
     if not all(sequences):
         # Bands would leave the empty sequences to the last rows alone; over all rows each gets its share.
-        row_S = deal(_weighted(sequences, cost_DK), num_rows, capacity=per_row)
-        return [np.flatnonzero(row_S == row).tolist() for row in range(num_rows)]
-    cost_SK = sums(cost_DK, sequences)
+        return anywhere
     costliest_first = np.argsort(-cost_SK.max(axis=1), kind="stable")
-    of_row: list[list[int]] = []
+    banded: list[list[int]] = []
     for band in costliest_first.reshape(grid.num_microbatches, -1):
-        row_S = deal(cost_SK[band], grid.num_buckets, capacity=per_row)
-        of_row.extend(band[row_S == row].tolist() for row in range(grid.num_buckets))
-    return of_row
+        row_S = deal(cost_SK[band], grid.num_buckets, capacity=grid.sequences_per_row)
+        banded.extend(_rows_of(row_S, band.tolist(), grid.num_buckets))
+    excess = {id(rows): _banded_excess(rows, cost_SK, grid) for rows in (banded, anywhere)}
+    if cuts:
+        return min(banded, anywhere, key=lambda rows: excess[id(rows)])
+    return banded if excess[id(banded)] <= _LEVEL_ALREADY else anywhere
+
+
+def _rows_of(row_S: Int64Array, sequences: Sequence[int], num_rows: int) -> list[list[int]]:
+    rows: list[list[int]] = [[] for _ in range(num_rows)]
+    for sequence, row in zip(sequences, row_S.tolist(), strict=True):
+        rows[row].append(sequence)
+    return rows
+
+
+def _banded_excess(of_row: list[list[int]], cost_SK: Int64Array, grid: Grid) -> float:
+    """Return the lockstep excess of rows once those of like cost share a slot."""
+    value_R = cost_SK[np.array(of_row, dtype=np.int64)].sum(axis=1).max(axis=1)
+    return lockstep_excess(np.sort(value_R)[::-1].reshape(grid.num_microbatches, -1))
 
 
 def _bands(

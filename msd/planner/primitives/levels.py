@@ -20,7 +20,7 @@ from msd.planner.primitives.trades import Holdings, scattered
 
 _MAX_PAIRS = 512
 """Pairs of rows that trade in a round."""
-_MAX_ROUNDS = 64
+_MAX_ROUNDS = 96
 _PATIENCE = 14
 """Rounds without a gain after which it ends."""
 _LEVEL = 1 / 3000
