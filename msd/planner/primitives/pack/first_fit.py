@@ -1,6 +1,6 @@
 """A pool of samples, the longest placed first."""
 
-# S = sequences. C = limits that are set, after tokens.
+# S = sequences. L = limits that are set.
 
 from collections.abc import Sequence
 
@@ -40,8 +40,9 @@ class FirstFitDecreasing:
         self._pool: list[Piece] = []
         self._size = 0
         """Of all that is in the pool."""
-        self._total_C = [0] * (1 + len(op.limits.caps))
-        self._full_C = [op.num_sequences * cap for cap in (op.sequence_length, *op.limits.caps)]
+        self._tokens = 0
+        self._load_L = [0] * len(op.limits.caps)
+        self._full = op.num_sequences * op.sequence_length
         self._is_full = False
         """Whether the pool has more than fewer sequences could hold, so that none stays empty."""
         self._num_over = 0
@@ -76,12 +77,17 @@ class FirstFitDecreasing:
                 self._placed.carry.append(piece)
             return
         self._num_over += self._is_full
-        taken = extent(piece.length, self._op.document_multiple)
-        needs_C = (taken, *self._op.limits.loads(piece))
-        self._total_C = [total + more for total, more in zip(self._total_C, needs_C, strict=True)]
-        self._is_full = any(total >= full for total, full in zip(self._total_C, self._full_C, strict=True))
-        self._size += self._op.limits.size(piece, taken, self._op.sequence_length)
         self._pool.append(piece)
+        taken = extent(piece.length, self._op.document_multiple)
+        self._tokens += taken
+        self._is_full |= self._tokens >= self._full
+        if not self._op.limits.caps:
+            self._size = self._tokens
+            return
+        self._size += self._op.limits.size(piece, taken, self._op.sequence_length)
+        self._load_L = [load + more for load, more in zip(self._load_L, self._op.limits.loads(piece), strict=True)]
+        caps = zip(self._load_L, self._op.limits.caps, strict=True)
+        self._is_full |= any(load >= self._op.num_sequences * cap for load, cap in caps)
 
     def finish(self, *, drop: bool) -> bool:
         """Return whether the step may go out: with `drop`, when no sequence is empty."""
@@ -106,14 +112,18 @@ class _Placed:
         self.sequences: list[list[Piece]] = [[] for _ in range(op.num_sequences)]
         self.carry: list[Piece] = []
         self._op = op
-        self._left_SC = np.tile(np.array([op.sequence_length, *op.limits.caps], dtype=np.int64), (op.num_sequences, 1))
-        """Room of each sequence, in tokens and under each limit."""
+        self._room_S: Int64Array = np.full(op.num_sequences, op.sequence_length, dtype=np.int64)
+        self._left_SL = np.tile(np.array(op.limits.caps, dtype=np.int64), (op.num_sequences, 1))
+        """What each sequence may still take of each limit."""
         self._attention_S: Int64Array = np.zeros(op.num_sequences, dtype=np.int64)
 
     def put(self, piece: Piece, *, evenly: bool = False) -> bool:
         """Place a sample; return whether a sequence can take it."""
-        need_C = [extent(piece.length, self._op.document_multiple), *self._op.limits.loads(piece)]
-        can_S: BoolArray = np.logical_and.reduce(self._left_SC >= need_C, axis=1)
+        taken, limits = extent(piece.length, self._op.document_multiple), self._op.limits
+        can_S: BoolArray = self._room_S >= taken
+        load_L = limits.loads(piece) if limits.caps else ()
+        if load_L:
+            can_S &= np.logical_and.reduce(self._left_SL >= load_L, axis=1)
         if evenly:
             place = int(np.where(can_S, self._attention_S, _NEVER).argmin())
         else:
@@ -121,7 +131,9 @@ class _Placed:
         if not can_S[place]:
             return False
         self.sequences[place].append(piece)
-        self._left_SC[place] -= need_C
+        self._room_S[place] -= taken
+        if load_L:
+            self._left_SL[place] -= load_L
         self._attention_S[place] += piece.length**2
         return True
 
