@@ -83,6 +83,7 @@ def read_progress(state: StateDict) -> SavedProgress:
         _check_source(name, source)
     for piece in saved.carry:
         _check_piece(piece, saved.sources)
+        _refuse("carry", {"drawn": piece.drawn if piece.drawn > saved.step else None})
     if saved.mixture is not None:
         _check_steering(saved.mixture, saved.sources)
     return saved

@@ -9,7 +9,7 @@ from msd.core.mesh import Mesh
 from msd.errors import ConfigError, InputError, SourceError, StateError
 from msd.planner.batch_schedule import BatchSchedule
 from msd.planner.check import check_plan
-from msd.planner.config import BatchConfig, BatchStageConfig, LimitsConfig, PackingConfig
+from msd.planner.config import BatchConfig, BatchStageConfig, LimitsConfig, MixtureConfig, PackingConfig, StageConfig
 from msd.planner.planner import Planner
 from msd.planner.primitives.pack import Limits
 from msd.testing.tables import Part, Row, feed_of, row, settings_of, steps_of
@@ -274,6 +274,27 @@ def test_a_budget_of_tokens_is_kept_by_every_step_of_single_samples():
     assert all(int(plan.length_D.sum()) <= 200 for plan in plans)
     assert all(sequences_of(plan) % 2 == 0 for plan in plans)
     assert len({sequences_of(plan) for plan in plans}) > 1
+
+
+def test_a_mixture_that_changes_within_a_step_counts_the_tokens_of_its_budget():
+    made = {"a": [row(10)] * 9, "b": [row(10)] * 9}
+    mixture = MixtureConfig(clock="microbatch", weights={"a": 1}, schedule=[StageConfig(at=1, weights={"b": 1})])
+    chosen = settings_of(
+        made, packing="none", mixture=mixture, num_microbatches=2, multiple_of=2, batch={"tokens_per_step": 80}
+    )
+    first, second = plans_of(made, chosen, 2)
+    assert first.report.samples_by_source == {"a": 4, "b": 4}
+    assert second.report.samples_by_source == {"b": 8}
+
+
+def test_a_cut_sample_counts_once_where_weights_count_samples():
+    made = {"a": [row(60)] * 9, "b": [row(20)] * 9}
+    chosen = settings_of(
+        made, packing="none", sequence_length=64, unit="samples", batch={"schedule": [stage(0, sequence_length=20)]}
+    )
+    plans = plans_of(made, chosen, 12)
+    drawn = {name: sum(plan.report.samples_by_source.get(name, 0) for plan in plans) for name in made}
+    assert drawn == {"a": 24, "b": 24}
 
 
 def test_multiples_that_are_left_to_the_mesh_are_those_of_the_state_where_they_serve():

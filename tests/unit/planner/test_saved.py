@@ -6,6 +6,7 @@ import json
 import pytest
 
 from msd.errors import MsdError, StateError
+from msd.planner.config import BatchStageConfig
 from msd.planner.planner import Planner
 from msd.testing.tables import failed_row, feed_of, row, settings_of, steps_of
 
@@ -13,8 +14,10 @@ MADE = {"a": [row(30), row(20, 10), row(), row(25), failed_row(), row(64), row(4
 JUNK = [None, -1, 10**6, 2**70, "x", [], {}, 1.5, float("nan"), True]
 
 
-def chosen(packing="best_fit"):
-    return settings_of(MADE, packing=packing, terms={"a": {"max_rate": 1.0}}, max_epochs={"a": 9}, end={"a": "drop"})
+def chosen(packing="best_fit", **changes):
+    return settings_of(
+        MADE, packing=packing, terms={"a": {"max_rate": 1.0}}, max_epochs={"a": 9}, end={"a": "drop"}, **changes
+    )
 
 
 def state_after(steps, settings):
@@ -37,9 +40,17 @@ def changed(state, path, junk):
     return state
 
 
-@pytest.mark.parametrize("packing", ["best_fit", "concat"])
-def test_any_value_that_is_changed_is_refused_or_goes_on(packing):
-    settings = chosen(packing)
+@pytest.mark.parametrize(
+    ("packing", "batch"),
+    [
+        ("best_fit", {}),
+        ("concat", {}),
+        ("first_fit_decreasing", {}),
+        ("best_fit", {"schedule": [BatchStageConfig(step=1, sequence_length=19)], "oversize": "drop"}),
+    ],
+)
+def test_any_value_that_is_changed_is_refused_or_goes_on(packing, batch):
+    settings = chosen(packing, batch=batch)
     state = state_after(3, settings)
     assert state["carry"]
     said = []
@@ -95,3 +106,10 @@ def test_what_is_restored_saves_itself_unchanged(packing):
         planner = Planner(settings)
         planner.load_state_dict(state)
         assert json.loads(json.dumps(planner.state_dict())) == state
+
+
+def test_a_sample_that_waits_was_drawn_before_the_step():
+    settings = chosen("first_fit_decreasing")
+    state = state_after(3, settings)
+    with pytest.raises(StateError, match=r"carry\.drawn cannot be 4"):
+        Planner(settings).load_state_dict(changed(state, ("carry", 0, "drawn"), 4))
