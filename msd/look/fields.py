@@ -12,10 +12,9 @@ _MASK_NAMES = ("loss_mask", "assistant_masks", "target_mask")
 _MESSAGE_NAMES = ("messages", "conversations", "conversation", "dialog")
 _PROMPT_NAMES = ("prompt", "instruction", "question", "query", "problem")
 _ANSWER_NAMES = ("response", "completion", "answer", "output", "solution", "chosen")
-_MESSAGES_TO_TEXT = "msd.loader.transforms.messages:messages_to_text"
-TURNS_WARNING = (
-    "every turn of a conversation is trained on, the user's too; to mask those, put {kind: chat, tokenizer: ..., "
-    "field: ...} in place of messages_to_text and tokenize, with your model's template"
+TEMPLATE_WARNING = (
+    "conversations are rendered by the template chatml, and only the assistant's turns are learned; if your model has "
+    "another template, set template and trained of the chat transform"
 )
 
 
@@ -42,7 +41,7 @@ def fields_of(rows: Sequence[dict[str, Any]]) -> list[Field]:
 
 def are_messages(transforms: Sequence[dict[str, Any]]) -> bool:
     """Whether the transforms render conversations."""
-    return any(transform.get("function") == _MESSAGES_TO_TEXT for transform in transforms)
+    return any(transform["kind"] == "chat" for transform in transforms)
 
 
 def choose(fields: Sequence[Field], tokenize: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -81,8 +80,8 @@ def _text_transforms(fields: Sequence[Field], tokenize: dict[str, Any]) -> tuple
         ]
     messages = _named(fields, "messages", _MESSAGE_NAMES)
     if messages is not None:
-        render = {"kind": "function", "function": _MESSAGES_TO_TEXT, "options": {"field": messages.name}}
-        return [render, {**tokenize, "field": "text"}], [f"{messages.name} are rendered as plain turns"]
+        chat = {"kind": "chat", "tokenizer": tokenize["tokenizer"], "field": messages.name}
+        return [chat], [f"{messages.name} are conversations"]
     if not texts:
         return [], [f"no field holds text or token ids; there are {', '.join(f.name for f in fields) or 'none'}"]
     named = _named(texts, "text", _TEXT_NAMES)

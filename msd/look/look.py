@@ -163,10 +163,16 @@ def _finding(
             left_out.append(f"{place.url(group.root)} ({group.format}): {why[-1]}")
             return None
         if fields.are_messages(transforms):
-            warnings.append(fields.TURNS_WARNING)
-        failed, reason = _failing(rows, transforms)
+            warnings.append(fields.TEMPLATE_WARNING)
+        failed, reason, is_barren = _tried(rows, transforms)
         if failed == len(rows):
             left_out.append(f"{place.url(group.root)} ({group.format}): every row looked at fails: {reason}")
+            return None
+        if is_barren and fields.are_messages(transforms):
+            left_out.append(
+                f"{place.url(group.root)} ({group.format}): no row looked at gives a sample: nothing in its "
+                "conversations is learned"
+            )
             return None
         if failed:
             # Twice what was seen and a little more: a glance at one file is a small sample.
@@ -189,8 +195,8 @@ def _finding(
     )
 
 
-def _failing(rows: Sequence[dict[str, Any] | None], transforms: list[dict[str, Any]]) -> tuple[int, str]:
-    """Return how many of the rows fail in the transforms as in a run, and the reason of the first."""
+def _tried(rows: Sequence[dict[str, Any] | None], transforms: list[dict[str, Any]]) -> tuple[int, str, bool]:
+    """Return how many of the rows fail in the transforms as in a run, why the first does, and whether none is left."""
     sources: Any = {"rows": {"rows": [{}], "transforms": transforms}}
     source = Config(sources=sources).sources["rows"]
     try:
@@ -199,10 +205,11 @@ def _failing(rows: Sequence[dict[str, Any] | None], transforms: list[dict[str, A
         )
     except ConfigError:
         # What the configuration lacks, such as the id of an image placeholder, is for `msd validate` to name.
-        return 0, ""
+        return 0, "", False
     results = chain.apply(list(enumerate(BadRow("not a JSON object") if row is None else row for row in rows)))
     reasons = [result.reason for result in results if result.outcome is Outcome.FAILED]
-    return len(reasons), reasons[0] if reasons else ""
+    is_barren = not any(result.samples for result in results)
+    return len(reasons), reasons[0] if reasons else "", is_barren
 
 
 def _rows(place: Place, group: Group) -> list[dict[str, Any] | None]:

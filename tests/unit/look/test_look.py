@@ -18,7 +18,6 @@ from PIL import Image
 import msd
 from msd.config import parse_config
 from msd.errors import ConfigError, InputError, SourceError
-from msd.loader.transforms.messages import messages_to_text
 from msd.look import assumptions, init, look, render_yaml
 
 ROWS = [{"title": f"t{n}", "body": f"a longer text number {n} " * 4, "id": n} for n in range(5)]
@@ -96,14 +95,11 @@ def test_a_prompt_is_context_and_its_answer_is_learned(tmp_path: Path) -> None:
     assert [transform["append_eos"] for transform in finding.transforms] == [False, True]
 
 
-def test_messages_become_text_turn_by_turn(tmp_path: Path) -> None:
+def test_conversations_are_rendered_and_the_assistants_turns_learned(tmp_path: Path) -> None:
     row = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]}
     (tmp_path / "x.jsonl").write_bytes(lines([row]))
     (finding,) = look(tmp_path / "x.jsonl").findings
-    assert [transform["kind"] for transform in finding.transforms] == ["function", "tokenize"]
-    assert messages_to_text(row)["text"] == "user\nhello\n\nassistant\nhi\n"
-    with pytest.raises(ValueError, match=r"messages\[0\] has no text"):
-        messages_to_text({"messages": [{"role": "user", "content": None}]})
+    assert finding.transforms == ({"kind": "chat", "tokenizer": "bytes", "field": "messages"},)
 
 
 def test_parquet_images_of_hugging_face_are_seen(tmp_path: Path) -> None:
@@ -217,12 +213,25 @@ def test_what_never_fails_gets_no_rate_and_what_always_fails_is_left_out(tmp_pat
     assert "on_error" not in render_yaml(seen, base=tmp_path, sequence_length=512)
 
 
-def test_chat_data_says_that_user_turns_are_trained_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "x.jsonl").write_bytes(lines([{"messages": [{"role": "user", "content": "hello"}]}]))
+def test_conversations_say_by_which_template_they_are_rendered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    turns = [{"from": "human", "value": "hello"}, {"from": "gpt", "value": "hi"}]
+    (tmp_path / "x.jsonl").write_bytes(lines([{"conversations": turns}]))
     text = render_yaml(look(tmp_path), base=tmp_path, sequence_length=512)
-    assert text.count("every turn of a conversation is trained on, the user's too; to mask those") == 1
+    assert text.count("conversations are rendered by the template chatml") == 1
     init(tmp_path)
-    assert "every turn of a conversation is trained on" in caplog.text
+    assert "only the assistant's turns are learned" in caplog.text
+
+
+def test_conversations_in_which_nobody_answers_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "good").mkdir()
+    (tmp_path / "good" / "x.jsonl").write_bytes(lines([{"text": "fine"}]))
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "x.jsonl").write_bytes(lines([{"messages": [{"role": "user", "content": "hello"}]}]))
+    seen = look(tmp_path)
+    assert [finding.name for finding in seen.findings] == ["good"]
+    assert "no row looked at gives a sample: nothing in its conversations is learned" in seen.left_out[0]
 
 
 def test_what_is_assumed_in_python_is_in_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
