@@ -16,7 +16,7 @@ import numpy as np
 
 from msd.client import RankClient
 from msd.config import PipelineConfig
-from msd.core.batch import Microbatch, RankBatch, RowImages
+from msd.core.batch import EncoderShare, Microbatch, RankBatch, RowImages
 from msd.core.mesh import Mesh
 from msd.core.state import canonical_json
 
@@ -86,6 +86,12 @@ def image_text(packing: str = "best_fit", **changes: Any) -> PipelineConfig:
         },
         {"mixture": {"weights": {"web": 0.5, "photos": 0.5}}, **changes},
     )
+
+
+def hybrid(packing: str = "best_fit", **changes: Any) -> PipelineConfig:
+    """Return the run over text and images, with images encoded apart from their rows."""
+    cost = {"backbone": {"kind": "tokens"}, "encoder": {"kind": "attention"}}
+    return image_text(packing, **{"strategy": "vlm_hybrid", "cost": cost, **changes})
 
 
 def finite(packing: str = "best_fit", **changes: Any) -> PipelineConfig:
@@ -177,6 +183,7 @@ def moving(packing: str = "best_fit", **changes: Any) -> PipelineConfig:
 SCENARIOS: dict[str, Callable[..., PipelineConfig]] = {
     "text": text,
     "image-text": image_text,
+    "hybrid": hybrid,
     "finite": finite,
     "uneven": uneven,
     "many-sources": many_sources,
@@ -197,6 +204,8 @@ def digest(batch: RankBatch) -> str:
     summary.update(canonical_json(position.get("planner", position)).encode())
     for row in batch.microbatches:
         _add(summary, row, Microbatch)
+    for share in batch.encoder:
+        _add(summary, share, EncoderShare)
     return summary.hexdigest()
 
 
@@ -284,7 +293,7 @@ def _config(packing: str, sources: dict[str, Any], changes: dict[str, Any]) -> P
     )
 
 
-def _add(summary: "hashlib.blake2b", value: Any, kind: type[Microbatch] | type[RowImages]) -> None:
+def _add(summary: "hashlib.blake2b", value: Any, kind: type[Microbatch | RowImages | EncoderShare]) -> None:
     for field in fields(kind):
         one = getattr(value, field.name)
         if isinstance(one, RowImages):

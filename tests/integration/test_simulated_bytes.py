@@ -28,6 +28,15 @@ def test_batches_do_not_depend_on_loaders_hosts_constructors_or_delays(name, pac
             same_bytes(expected, engine, seed=seed)
 
 
+@pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: "-".join(mesh))
+def test_what_ranks_encode_for_one_another_does_not_depend_on_who_prepares_it(mesh):
+    config = SCENARIOS["hybrid"](mesh=mesh)
+    expected = undisturbed(config, 20)
+    for seed, shape in enumerate(SHAPES[1:]):
+        with SimulatedEngine(config, seed=seed, **shape) as engine:
+            same_bytes(expected, engine, seed=seed)
+
+
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("name", ["finite", "uneven", "many-sources", "moving"])
 def test_ends_failures_filters_and_tiny_sources_are_the_same(name, packing):

@@ -63,6 +63,13 @@ def test_ranks_that_share_less_than_a_bucket_receive_their_own(cluster, changes)
         same_bytes(undisturbed(config, 20), engine)
 
 
+@pytest.mark.parametrize("mesh", [{"dp": 2, "tp": 2}, {"pp": 2, "dp": 2}], ids=str)
+def test_images_encoded_by_ranks_of_another_constructor_come_alike(cluster, mesh):
+    config = scenarios.SCENARIOS["hybrid"](mesh=mesh)
+    with on_dask(config, cluster, loaders=2, constructors=2) as engine:
+        same_bytes(undisturbed(config, 20), engine)
+
+
 @pytest.mark.parametrize("name", ["finite", "uneven", "many-sources", "moving"])
 def test_odd_data_comes_alike(cluster, name):
     config = scenarios.SCENARIOS[name](mesh={"dp": 2})
