@@ -77,8 +77,8 @@ def row_bounds(
     num_sequences = num_rows * sequences_per_row
     is_long = 2 * padded_D > sequence_length
     row_tokens = sequences_per_row * sequence_length
-    must_hold = max(0, row_tokens - (num_sequences * sequence_length - int(padded_D.sum())))
-    cheapest = _CheapestFirst(cost_D, padded_D)
+    must_hold = least_tokens(padded_D, row_tokens, num_sequences * sequence_length)
+    cheapest = CheapestFirst(cost_D, padded_D)
     alone = np.sort(cost_D[is_long] + cheapest.cost_of(np.maximum(0, must_hold - padded_D[is_long])))[::-1]
     least_M = np.full(num_microbatches, float(cheapest.cost_of(np.array([must_hold]))[0]))
     told = alone[:: sequences_per_row * num_buckets][:num_microbatches]
@@ -128,10 +128,16 @@ def lockstep_floor(
     return max(imbalance_floor(cost_D, num_buckets), best * num_buckets / total - 1.0)
 
 
-class _CheapestFirst:
+def least_tokens(padded_D: Int64Array, row_tokens: int, step_tokens: int) -> int:
+    """Return what a row of `row_tokens` holds at least, where all rows together can hold `step_tokens`."""
+    return max(0, row_tokens - (step_tokens - int(padded_D.sum())))
+
+
+class CheapestFirst:
     """Documents by cost of a token, the cheapest first."""
 
     def __init__(self, cost_D: Float64Array, padded_D: Int64Array) -> None:
+        """Take the documents of a step."""
         order = np.argsort(cost_D / padded_D, kind="stable")
         self._tokens = np.concatenate([[0], np.cumsum(padded_D[order])])
         self._cost = np.concatenate([[0.0], np.cumsum(cost_D[order])])

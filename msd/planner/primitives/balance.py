@@ -145,7 +145,7 @@ def _evened(
     if shape != "buckets" and "bucket" in op.across:
         arrange_buckets(rows)
         if shape == "slots" and op.objective != "lockstep" and not cuts:
-            rows = evener_buckets(rows)
+            rows = evener_buckets(rows, cost_DK, padded_D, grid)
     return finished(rows.sequences, rows.rows)
 
 

@@ -1,4 +1,4 @@
-"""Hill-climb a layout: first the slowest row of each slot, then the costliest bucket, as long as trades help."""
+"""Lower the slowest row of each slot by trades of whole sequences, as long as they help."""
 
 # K = modules. M = slots. B = buckets. P, Q = what the two sides of a trade may give.
 
@@ -12,16 +12,15 @@ from msd.planner.primitives.exchange import Place, Rows
 _PARTNERS = 12
 """Rows that are asked to trade before a row counts as stuck."""
 _WORTH_A_TRADE = 4096
-"""A trade must lower what it is for by at least this fraction of a mean row ..."""
+"""A trade must lower the slowest row by at least this fraction of a mean row ..."""
 _GOOD_ENOUGH = 1500
 """... and what is within this fraction of its mean is left alone."""
 
-_BUCKET_GOOD_ENOUGH = 400
 _NONE = np.iinfo(np.int64).min
 
 
 def even_slots(rows: Rows, *, max_tries: int) -> None:
-    """Lower the slowest row of each slot by trades of whole sequences, the worst slot first, as long as they help.
+    """Lower the slowest row of each slot the worst slot first, until nothing helps or the tries are used up.
 
     A slot whose slowest row cannot be lowered is *stuck*: its other rows may then rise to that row for free, which lets
     other slots give to it. The slowest rows of all slots together never get slower.
@@ -47,31 +46,6 @@ def even_slots(rows: Rows, *, max_tries: int) -> None:
                 break
         else:
             stuck_M[slot] = True
-
-
-def even_buckets(rows: Rows, *, max_tries: int) -> None:
-    """Lower the costliest bucket by trades within a slot, at a small price in lockstep.
-
-    Where slots are level a row that takes becomes the slowest of its slot. That is a price of at most what the costly
-    bucket gives up, and it is paid once: the slot's other rows may then take as much for free.
-    """
-    mean_bucket = int(rows.value_MB.sum()) // rows.value_MB.shape[1]
-    tries = 0
-    while tries < max_tries:
-        load_BK = rows.cost_MBK.sum(axis=0)
-        load_B = load_BK.max(axis=1)
-        heavy = int(load_B.argmax())
-        if int(load_B[heavy]) - mean_bucket <= mean_bucket // _BUCKET_GOOD_ENOUGH:
-            return
-        room_MB = rows.value_MB.max(axis=1, keepdims=True) - rows.value_MB
-        np.minimum(room_MB, (load_B[heavy] - load_B)[None, :], out=room_MB)
-        room_MB[:, heavy] = _NONE
-        for taker in _by_room(room_MB):
-            tries += 1
-            if _trade_in_buckets(rows, (taker[0], heavy), taker, load_BK, mean_bucket // _WORTH_A_TRADE):
-                break
-        else:
-            return
 
 
 def _by_room(room_MB: Int64Array) -> Iterator[Place]:
@@ -100,23 +74,7 @@ def _trade_in_slots(rows: Rows, giver: Place, taker: Place, level_M: Int64Array,
         after_MB[slots.index(taker[0]), taker[1]] = (rows.cost_MBK[taker] + change_K).max()
         return int(after_MB.max(axis=1).sum()) <= before
 
-    return rows.trade(giver, taker, score, is_allowed, limit, whole_sequences=True)
-
-
-def _trade_in_buckets(rows: Rows, giver: Place, taker: Place, load_BK: Int64Array, worth: int) -> bool:
-    """Trade so that the costlier of two buckets, counted twice, and the slowest row of the slot are least together."""
-    slot, heavy, light = giver[0], giver[1], taker[1]
-    others = np.ones(len(load_BK), dtype=np.bool_)
-    others[[heavy, light]] = False
-    slowest_other = int(rows.value_MB[slot][others].max(initial=0))
-    limit = int(2 * load_BK[heavy].max() + rows.value_MB[slot].max()) - max(1, worth)
-
-    def score(given_PK: Int64Array, taken_QK: Int64Array) -> Int64Array:
-        load_PQ = _larger(load_BK[heavy], load_BK[light], given_PK, taken_QK)
-        row_PQ = _larger(rows.cost_MBK[giver], rows.cost_MBK[taker], given_PK, taken_QK)
-        return 2 * load_PQ + np.maximum(row_PQ, slowest_other)
-
-    return rows.trade(giver, taker, score, lambda change_K: True, limit, whole_sequences=False)
+    return rows.trade(giver, taker, score, is_allowed, limit)
 
 
 def _larger(give_K: Int64Array, take_K: Int64Array, given_PK: Int64Array, taken_QK: Int64Array) -> Int64Array:

@@ -12,11 +12,11 @@ import numpy as np
 
 from msd.core.arrays import BoolArray, Int64Array
 from msd.planner.balancers import Balancer
-from msd.planner.primitives.climb import even_buckets, even_slots
+from msd.planner.primitives.climb import even_slots
 from msd.planner.primitives.exchange import Rows, sums
 from msd.planner.primitives.layout import Grid, Layout, by_slot
-from msd.planner.primitives.levels import level_rows
-from msd.planner.primitives.objective import bucket_excess, lockstep_excess
+from msd.planner.primitives.levels import level_buckets, level_rows
+from msd.planner.primitives.objective import lockstep_excess
 
 _MAX_TRIES = 400
 _LEVEL_ALREADY = 0.002
@@ -32,14 +32,14 @@ def evened_slots(
     else:
         of_row = _dealt(sequences, cost_DK, grid, deal, cuts=cuts)
     sequences, of_row = _leveled(sequences, of_row, cost_DK, padded_D, grid, cuts=cuts)
-    return Rows(sequences, _bands(of_row, sequences, cost_DK, grid), cost_DK, padded_D, grid.sequence_length)
+    return Rows(sequences, _bands(of_row, sequences, cost_DK, grid), cost_DK)
 
 
-def evener_buckets(rows: Rows) -> Rows:
-    """Return rows whose buckets are evener, if that is worth its price in lockstep; else the same rows."""
-    tried = rows.copy()
-    even_buckets(tried, max_tries=_MAX_TRIES // 2)
-    return tried if _excesses(tried.value_MB) < _excesses(rows.value_MB) else rows
+def evener_buckets(rows: Rows, cost_DK: Int64Array, padded_D: Int64Array, grid: Grid) -> Rows:
+    """Return rows whose buckets are evener, as far as that is worth its price in lockstep."""
+    sequences_RQ = np.array([row for slot in rows.rows for row in slot], dtype=np.int64)
+    sequences = level_buckets(rows.sequences, sequences_RQ, cost_DK, padded_D, grid)
+    return Rows(sequences, rows.rows, cost_DK)
 
 
 def evened_buckets(
@@ -57,7 +57,7 @@ def evened_buckets(
         slot_S = deal(cost_SK, grid.num_microbatches, capacity=grid.sequences_per_row)
         for slot in range(grid.num_microbatches):
             slots[slot].append([held[place] for place in np.flatnonzero(slot_S == slot).tolist()])
-    return Rows(sequences, slots, cost_DK, padded_D, grid.sequence_length)
+    return Rows(sequences, slots, cost_DK)
 
 
 def evened_rows(
@@ -69,7 +69,7 @@ def evened_rows(
     of_row = [np.flatnonzero(row_S == row).tolist() for row in range(num_rows)]
     one_slot = replace(grid, num_buckets=num_rows, num_microbatches=1)
     sequences, of_row = _leveled(sequences, of_row, cost_DK, padded_D, one_slot, cuts=cuts)
-    return Rows(sequences, _bands(of_row, sequences, cost_DK, grid), cost_DK, padded_D, grid.sequence_length)
+    return Rows(sequences, _bands(of_row, sequences, cost_DK, grid), cost_DK)
 
 
 def grouped_rows(layout: Layout, together_D: BoolArray, cost_DK: Int64Array, padded_D: Int64Array, grid: Grid) -> Rows:
@@ -79,7 +79,7 @@ def grouped_rows(layout: Layout, together_D: BoolArray, cost_DK: Int64Array, pad
     has_R = np.bincount(layout.row_D, weights=together_D, minlength=len(of_row)) > 0
     order = np.lexsort((-value_R, ~has_R)).tolist()
     slots = by_slot([of_row[row] for row in order], grid)
-    return Rows(layout.sequences, slots, cost_DK, padded_D, grid.sequence_length)
+    return Rows(layout.sequences, slots, cost_DK)
 
 
 def _leveled(
@@ -93,7 +93,7 @@ def _leveled(
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Return sequences and rows after trades of whole sequences, then of documents unless these were cut."""
     if grid.sequences_per_row > 1:
-        rows = Rows(sequences, _bands(of_row, sequences, cost_DK, grid), cost_DK, padded_D, grid.sequence_length)
+        rows = Rows(sequences, _bands(of_row, sequences, cost_DK, grid), cost_DK)
         even_slots(rows, max_tries=min(_MAX_TRIES, 8 * len(of_row)))
         of_row = [row for slot in rows.rows for row in slot]
     if not cuts:
@@ -183,7 +183,3 @@ def _swap_rows(cost_MBK: Int64Array, turn_MB: Int64Array) -> bool:
 def _weighted(sequences: list[list[int]], cost_DK: Int64Array) -> Int64Array:
     """Return costs of sequences, at least 1 where there is a document, so that no row stays without one by a tie."""
     return sums(cost_DK, sequences) + np.array([bool(docs) for docs in sequences], dtype=np.int64)[:, None]
-
-
-def _excesses(value_MB: Int64Array) -> float:
-    return bucket_excess(value_MB) + lockstep_excess(value_MB)

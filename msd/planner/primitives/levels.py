@@ -9,12 +9,13 @@ get cheaper.
 # D = documents. S = sequences. R = rows. Q = sequences of a row. K = modules. B = buckets. M = slots.
 # N = pairs of rows. P = subsets of what a pair may trade.
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from msd.core.arrays import Float64Array, Int64Array
-from msd.planner.floors import RowBounds, row_bounds
+from msd.planner.floors import CheapestFirst, RowBounds, least_tokens, row_bounds
 from msd.planner.primitives.layout import Grid
 from msd.planner.primitives.trades import Holdings, scattered
 
@@ -27,23 +28,27 @@ _LEVEL = 1 / 3000
 """A row within this fraction of a mean row of its level is level ..."""
 _GOOD_ENOUGH = 1 / 500
 """... and it ends where the slowest rows are on average within this fraction of a mean row of their levels."""
+_BUCKET_GOOD_ENOUGH = 1 / 250
+"""A costliest bucket within this fraction of the mean is left alone."""
 _GAIN = 0.999
 """A trade must lower the sum of both rows' squared distances from their levels at least to this part of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Standing:
-    """How far rows are from level."""
+    """How far rows are from what they aim at."""
 
-    slowest: int
-    """Cost of the slowest rows of all slots together."""
-    level_R: Float64Array
+    value: int
+    """What is to be small."""
     excess_RK: Float64Array
     """By module, what a row costs above its level; negative below it."""
-    excess_R: Float64Array
-    """Of the costliest module."""
-    over: float
-    """What the slowest rows together are above their levels."""
+    is_level: bool
+
+    @property
+    def excess_R(self) -> Float64Array:
+        """Of the costliest module."""
+        excess: Float64Array = self.excess_RK.max(axis=1)
+        return excess
 
 
 def level_rows(
@@ -58,54 +63,116 @@ def level_rows(
         padded_D: Extent of each document.
         grid: Numbers of buckets and slots; rows go to slots in order of cost.
     """
-    if len(sequences_RQ) < 2:
-        return sequences
     holdings = Holdings(sequences, cost_DK, padded_D, grid.sequence_length)
-    bounds = _bounds(cost_DK, padded_D, grid)
-    mean_row = float(cost_DK.sum(axis=0).max()) / len(sequences_RQ)
+    # With several modules each would have bounds of its own.
+    bounds = _Bounds(cost_DK[:, 0], padded_D, sequences_RQ, grid) if cost_DK.shape[1] == 1 else None
+
+    def aim(cost_RK: Int64Array) -> _Standing:
+        return _toward_levels(cost_RK, None if bounds is None else bounds.of(holdings.sequence_D), grid)
+
+    return _traded(holdings, sequences_RQ, aim)
+
+
+def level_buckets(
+    sequences: list[list[int]], sequences_RQ: Int64Array, cost_DK: Int64Array, padded_D: Int64Array, grid: Grid
+) -> list[list[int]]:
+    """Return the documents of each sequence after trades that make the costliest bucket cheaper.
+
+    What the costliest bucket loses counts a quarter more than what that adds to the slowest rows of slots. A row that
+    takes more than its slot's slowest has is a price that is paid once: then all rows of the slot may take as much.
+
+    Args:
+        sequences: Documents of each sequence before.
+        sequences_RQ: The sequences of each row, slot after slot and in each slot bucket after bucket.
+        cost_DK: Integer cost of each document.
+        padded_D: Extent of each document.
+        grid: Numbers of buckets and slots.
+    """
+
+    def aim(cost_RK: Int64Array) -> _Standing:
+        return _toward_buckets(cost_RK, grid)
+
+    holdings = Holdings(sequences, cost_DK, padded_D, grid.sequence_length)
+    return _traded(holdings, sequences_RQ, aim)
+
+
+def _traded(holdings: Holdings, sequences_RQ: Int64Array, aim: Callable[[Int64Array], _Standing]) -> list[list[int]]:
+    """Return the best of the sequences that rounds of trades come by."""
+    mean_row = float(holdings.cost_SK.sum(axis=0).max()) / len(sequences_RQ)
     best, best_D, gained_at = None, holdings.sequence_D, 0
-    for turn in range(_MAX_ROUNDS):
-        cost_RK = holdings.cost_SK[sequences_RQ].sum(axis=1)
-        standing = _standing(cost_RK, bounds, grid)
-        if best is None or standing.slowest < best:
-            gained_at = turn if best is None or standing.slowest < best - mean_row / 4096 else gained_at
-            best, best_D = standing.slowest, holdings.sequence_D.copy()
+    for turn in range(_MAX_ROUNDS if len(sequences_RQ) > 1 else 0):
+        standing = aim(holdings.cost_SK[sequences_RQ].sum(axis=1))
+        if best is None or standing.value < best:
+            gained_at = turn if best is None or standing.value < best - mean_row / 4096 else gained_at
+            best, best_D = standing.value, holdings.sequence_D.copy()
         giver_N, taker_N = _pairs(standing.excess_R, turn, _LEVEL * mean_row)
-        is_level = standing.over <= _GOOD_ENOUGH * mean_row * grid.num_microbatches
-        if is_level or not len(giver_N) or turn - gained_at > _PATIENCE:
+        if standing.is_level or turn - gained_at > _PATIENCE:
             break
-        _trade_rows(holdings, sequences_RQ, giver_N, taker_N, standing, turn)
+        if len(giver_N):
+            _trade_rows(holdings, sequences_RQ, giver_N, taker_N, standing.excess_RK, turn)
     holdings.sequence_D = best_D
     return holdings.lists()
 
 
-def _bounds(cost_DK: Int64Array, padded_D: Int64Array, grid: Grid) -> RowBounds | None:
-    """Return what rows can cost; None with several modules, of which each has its own bounds."""
-    if cost_DK.shape[1] > 1:
-        return None
-    shape = (grid.num_buckets, grid.num_microbatches, grid.sequence_length, grid.sequences_per_row)
-    return row_bounds(cost_DK[:, 0].astype(np.float64), padded_D, *shape)
+class _Bounds:
+    """What rows can cost, whichever documents they hold besides the long ones that they hold now."""
+
+    def __init__(self, cost_D: Int64Array, padded_D: Int64Array, sequences_RQ: Int64Array, grid: Grid) -> None:
+        shape = (grid.num_buckets, grid.num_microbatches, grid.sequence_length, grid.sequences_per_row)
+        costs_D = cost_D.astype(np.float64)
+        self._rows = row_bounds(costs_D, padded_D, *shape)
+        self._cheapest = CheapestFirst(costs_D, padded_D)
+        self._long = np.flatnonzero(2 * padded_D > grid.sequence_length)
+        self._cost, self._tokens = costs_D[self._long], padded_D[self._long]
+        self._row_S = np.empty(sequences_RQ.size, dtype=np.int64)
+        self._row_S[sequences_RQ] = np.arange(len(sequences_RQ))[:, None]
+        row_tokens = grid.sequences_per_row * grid.sequence_length
+        self._must_hold = least_tokens(padded_D, row_tokens, sequences_RQ.size * grid.sequence_length)
+
+    def of(self, sequence_D: Int64Array) -> tuple[Float64Array, RowBounds]:
+        """Return the least that each row can cost with the long documents that it holds, and the bounds of any rows."""
+        row = self._row_S[sequence_D[self._long]]
+        cost_R = np.bincount(row, weights=self._cost, minlength=self._num_rows)
+        tokens_R = np.bincount(row, weights=self._tokens, minlength=self._num_rows).astype(np.int64)
+        return cost_R + self._cheapest.cost_of(np.maximum(0, self._must_hold - tokens_R)), self._rows
+
+    @property
+    def _num_rows(self) -> int:
+        return len(self._rows.most_R)
 
 
-def _standing(cost_RK: Int64Array, bounds: RowBounds | None, grid: Grid) -> _Standing:
+def _toward_levels(cost_RK: Int64Array, bounds: tuple[Float64Array, RowBounds] | None, grid: Grid) -> _Standing:
     value_R = cost_RK.max(axis=1)
     order = np.argsort(-value_R, kind="stable")
     value_MB = value_R[order].reshape(grid.num_microbatches, grid.num_buckets)
     level_M = value_MB.sum(axis=1) / grid.num_buckets
     aimed_R = np.repeat(level_M, grid.num_buckets)
     if bounds is not None:
-        is_bound_M = bounds.least_M > level_M
-        aimed_R = np.minimum(np.repeat(np.maximum(level_M, bounds.least_M), grid.num_buckets), bounds.most_R)
+        least_R, rows = bounds
+        least_M = np.maximum(rows.least_M, least_R[order].reshape(value_MB.shape).max(axis=1))
+        is_bound_M = least_M > level_M
+        aimed_R = np.minimum(np.repeat(np.maximum(level_M, least_M), grid.num_buckets), rows.most_R)
         # What rows under a bound are to take comes from the slots that have none.
         is_free_R = np.repeat(~is_bound_M, grid.num_buckets)
         if is_free_R.any():
             aimed_R -= is_free_R * (float(aimed_R.sum() - value_R.sum()) / int(is_free_R.sum()))
     level_R = np.empty(len(value_R))
     level_R[order] = aimed_R
-    excess_RK = cost_RK - level_R[:, None]
-    tops_M = aimed_R.reshape(value_MB.shape).max(axis=1)
-    over = float(np.maximum(0.0, value_MB[:, 0] - tops_M).sum())
-    return _Standing(int(value_MB[:, 0].sum()), level_R, excess_RK, excess_RK.max(axis=1), over)
+    over_M = value_MB[:, 0] - aimed_R.reshape(value_MB.shape).max(axis=1)
+    is_level = float(np.maximum(0.0, over_M).mean()) <= _GOOD_ENOUGH * float(value_R.mean())
+    return _Standing(int(value_MB[:, 0].sum()), cost_RK - level_R[:, None], is_level)
+
+
+def _toward_buckets(cost_RK: Int64Array, grid: Grid) -> _Standing:
+    cost_MBK = cost_RK.reshape(grid.num_microbatches, grid.num_buckets, -1)
+    load_BK = cost_MBK.sum(axis=0)
+    mean_K = load_BK.sum(axis=0) / grid.num_buckets
+    excess_BK = load_BK - mean_K
+    costliest = int(load_BK.max())
+    value = costliest + costliest // 4 + int(cost_MBK.max(axis=2).max(axis=1).sum())
+    is_level = costliest - float(mean_K.max()) <= _BUCKET_GOOD_ENOUGH * float(mean_K.max())
+    # Each row of a bucket is to give its part.
+    return _Standing(value, np.tile(excess_BK / grid.num_microbatches, (grid.num_microbatches, 1)), is_level)
 
 
 def _pairs(excess_R: Float64Array, turn: int, level: float) -> tuple[Int64Array, Int64Array]:
@@ -141,11 +208,11 @@ def _trade_rows(
     sequences_RQ: Int64Array,
     giver_N: Int64Array,
     taker_N: Int64Array,
-    standing: _Standing,
+    excess_RK: Float64Array,
     turn: int,
 ) -> None:
-    per_row = sequences_RQ.shape[1]
-    give_NK, take_NK = standing.excess_RK[giver_N], standing.excess_RK[taker_N]
+    held_S = np.bincount(holdings.sequence_D, minlength=sequences_RQ.size)
+    give_NK, take_NK = excess_RK[giver_N], excess_RK[taker_N]
 
     def score(change_K: list[Int64Array], pair_C: Int64Array) -> Float64Array:
         give_C, take_C = give_NK[pair_C, 0] - change_K[0], take_NK[pair_C, 0] + change_K[0]
@@ -155,11 +222,19 @@ def _trade_rows(
         scored: Float64Array = give_C * give_C + take_C * take_C
         return scored
 
-    before_N = standing.excess_R[giver_N] ** 2 + standing.excess_R[taker_N] ** 2
     holdings.trade(
-        sequences_RQ[giver_N, turn % per_row],
-        sequences_RQ[taker_N, turn // per_row % per_row],
+        _one_of(sequences_RQ[giver_N], held_S, turn),
+        _one_of(sequences_RQ[taker_N], held_S, turn + _MAX_ROUNDS),
         score,
-        before_N * _GAIN,
+        (give_NK.max(axis=1) ** 2 + take_NK.max(axis=1) ** 2) * _GAIN,
         turn,
     )
+
+
+def _one_of(sequences_NQ: Int64Array, held_S: Int64Array, turn: int) -> Int64Array:
+    """Return one sequence of each row, any but those of a single document, which has nothing to trade with."""
+    num_rows, per_row = sequences_NQ.shape
+    first_N = scattered(sequences_NQ[:, 0], turn) % per_row
+    turned_NQ = np.take_along_axis(sequences_NQ, (first_N[:, None] + np.arange(per_row)) % per_row, axis=1)
+    chosen_N: Int64Array = turned_NQ[np.arange(num_rows), (held_S[turned_NQ] > 1).argmax(axis=1)]
+    return chosen_N

@@ -82,7 +82,7 @@ def test_a_trade_that_slows_another_slot_by_more_than_it_gains_is_not_made():
     # one of slot 1 would bring both rows nearer to their slots' means, yet slot 0 stays at 10 and slot 1 rises to 7.
     cost_D = np.array([8, 2, 10, 5, 5], dtype=np.int64) * 10**6
     sequences = [[0], [1], [2], [], [3], [], [4], []]
-    rows = Rows(sequences, [[[0, 1], [2, 3]], [[4, 5], [6, 7]]], cost_D[:, None], np.ones(5, dtype=np.int64), 10)
+    rows = Rows(sequences, [[[0, 1], [2, 3]], [[4, 5], [6, 7]]], cost_D[:, None])
     even_slots(rows, max_tries=8)
     assert rows.value_MB.max(axis=1).sum() == 15 * 10**6
 
