@@ -22,17 +22,18 @@ from msd.planner.primitives.broadcast import BroadcastAt
 from msd.planner.primitives.cost import Cost
 from msd.planner.primitives.distribute import Distribute
 from msd.planner.primitives.encode import Encode, Every, Ranks
+from msd.planner.primitives.gather import Gather
 from msd.planner.primitives.mix import Mix
 from msd.planner.primitives.pack import NO_LIMITS, Limits, Pack
 
 if TYPE_CHECKING:
     import pandas
 
-Op = Mix | Pack | Distribute | Cost | Balance | Align | Encode | BroadcastAt
-_Kind = TypeVar("_Kind", Mix, Pack, Distribute, Cost, Balance, Align, Encode, BroadcastAt)
+Op = Mix | Pack | Distribute | Cost | Balance | Gather | Align | Encode | BroadcastAt
+_Kind = TypeVar("_Kind", Mix, Pack, Distribute, Cost, Balance, Gather, Align, Encode, BroadcastAt)
 _NAMES: dict[type[Any], str] = {
     Mix: "mix", Pack: "pack", Distribute: "distribute", Cost: "cost", Balance: "balance", Align: "align",
-    Encode: "encode",
+    Encode: "encode", Gather: "gather",
     BroadcastAt: "broadcast_at",
 }  # fmt: skip
 _NO_DUMMIES = "rows need no dummy images where others encode them: leave balance.align, or .align(...), out"
@@ -57,6 +58,8 @@ class Strategy:
     """Modalities that all rows of a slot have, or none."""
     graph: "DGraph"
     """What was declared."""
+    gather: Gather | None = None
+    """None has long documents wherever balance puts them."""
     encode: Encode | None = None
     """None has every row's ranks encode the row's images."""
 
@@ -151,6 +154,11 @@ class DGraph:
             self._need_cost("balance", module)
         return self._with(Balance(method, tuple(across), min_gain, objective, tuple(modules)))
 
+    def gather(self, min_tokens: int) -> "DGraph":
+        """Let documents of at least so many tokens lie in as few slots as the sequences that hold them fill."""
+        self._need("gather", Distribute, "call .distribute(axis) first")
+        return self._with(Gather(min_tokens))
+
     def encode(self, ranks: Ranks = "world", every: Every | None = None) -> "DGraph":
         """Give each image, whole, to one rank by encoder cost; the ranks of its row receive its embeddings.
 
@@ -193,7 +201,7 @@ class DGraph:
         """
         for kind in (Mix, Pack, Distribute):
             self._need("plan", kind, f"call .{_NAMES[kind]}(...) first")
-        balance, encode = self._all(Balance), self._all(Encode)
+        balance, gather, encode = self._all(Balance), self._all(Gather), self._all(Encode)
         return Strategy(
             tree=self.tree,
             mix=self._all(Mix)[0],
@@ -204,6 +212,7 @@ class DGraph:
             broadcast=tuple(op.axis for op in self._all(BroadcastAt)),
             align=tuple(op.modality for op in self._all(Align)),
             graph=self,
+            gather=gather[0] if gather else None,
             encode=encode[0] if encode else None,
         )
 

@@ -4,6 +4,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from msd.planner.primitives.align import dummies
 from msd.planner.primitives.balance import Balance, balance
 from msd.planner.primitives.cost import Cost, scaled
 from msd.planner.primitives.encode import Images, encoder_plan
+from msd.planner.primitives.gather import balance_gathered
 from msd.planner.primitives.layout import Grid, Layout, packed_layout
 from msd.planner.primitives.objective import pipeline_time
 from msd.planner.settings import PlannerSettings
@@ -111,7 +113,12 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
     cost_DK, share_K = scaled(counted)
     total_D = _summed(cost_by_module, len(columns))
     together_D = columns[:, 7] > 0 if "image" in strategy.align else None
-    layout = balance(sequences, cost_DK, share_K, padded_D, grid, op, cuts=pack.keeps_sequences, together_D=together_D)
+    how: dict[str, Any] = {"cuts": pack.keeps_sequences, "together_D": together_D}
+    if strategy.gather is None:
+        layout = balance(sequences, cost_DK, share_K, padded_D, grid, op, **how)
+    else:
+        long_D = length_D >= strategy.gather.min_tokens
+        layout = balance_gathered(sequences, cost_DK, share_K, padded_D, grid, op, long_D, **how)
     order, bucket_D, slot_D, offset_D = _placed(layout, padded_D, grid)
     columns = columns[order]
     encoder, encoding = None, None

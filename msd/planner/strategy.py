@@ -137,7 +137,8 @@ def compile_strategy(settings: PlannerSettings) -> Strategy:
     except MsdError:
         raise
     except Exception as error:
-        raise ConfigError(f"{called} raised {told(error)}; it is called with (graph, context)") from error
+        options = "".join(f", {name}={value!r}" for name, value in getattr(function, "keywords", {}).items())
+        raise ConfigError(f"{called} raised {told(error)}; it is called with (graph, context{options})") from error
     if not isinstance(strategy, Strategy):
         raise ConfigError(
             f"{called} must return the graph it was given, made longer; it returned {type(graph).__name__}"

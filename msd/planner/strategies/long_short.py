@@ -10,9 +10,9 @@ def long_short(graph: DGraph, context: StrategyContext, *, long_tokens: int | No
 
     Without it nearly every sequence holds some of both, so that nearly every microbatch pays for a long one. Measured,
     with long documents of an eighth to a third of a sequence as 27 % of all tokens, in 8 slots: they lie in 3 slots
-    instead of 7.4, at the same fill and the same lockstep. Which slots these are follows from balance across
-    `microbatch`. Room that they leave is filled with short documents once no sequence is empty. It does not pay for
-    documents of more than half a sequence: no two of them share one anyhow, and where they are many room is lost.
+    instead of 7.4, at the same fill and the same lockstep. Room that they leave is filled with short documents once no
+    sequence is empty. It does not pay for documents of more than half a sequence: no two of them share one anyhow, and
+    where they are many room is lost.
 
     Args:
         graph: The empty graph.
@@ -20,15 +20,11 @@ def long_short(graph: DGraph, context: StrategyContext, *, long_tokens: int | No
         long_tokens: A document of at least so many tokens is long; None is an eighth of a sequence.
 
     Raises:
-        ConfigError: If the threshold means nothing, or rows are not balanced across `microbatch`.
+        ConfigError: If the threshold means nothing, or `batch.packing.method` is not `best_fit`.
     """
     length = context.batch.sequence_length
-    apart = length // 8 if long_tokens is None else long_tokens
-    if not 1 < apart <= length:
-        raise ConfigError(f"long_short: long_tokens must lie in [2, sequence_length={length}], got {apart}")
-    if "microbatch" not in context.balance.across or context.balance.method == "none":
-        raise ConfigError(
-            "long_short gathers long documents in slots by balancing across microbatch; set balance.across to "
-            "[bucket, microbatch] or [microbatch], and a balance.method"
-        )
-    return balance_and_broadcast(mix_and_pack(graph, context, apart=apart).distribute("dp"), context)
+    long_tokens = length // 8 if long_tokens is None else long_tokens
+    if not 1 < long_tokens <= length:
+        raise ConfigError(f"long_short: long_tokens must lie in [2, sequence_length={length}], got {long_tokens}")
+    graph = mix_and_pack(graph, context, apart=long_tokens).distribute("dp").gather(long_tokens)
+    return balance_and_broadcast(graph, context)

@@ -8,7 +8,7 @@ import pytest
 from msd.config import import_dotted
 from msd.core.mesh import Mesh
 from msd.errors import ConfigError, StateError
-from msd.planner.config import BalanceConfig, MixtureConfig, StageConfig
+from msd.planner.config import MixtureConfig, StageConfig
 from msd.planner.mixture.schedule import MixtureSchedule
 from msd.planner.planner import Planner
 from msd.planner.strategies import BUILT_IN
@@ -70,8 +70,6 @@ def test_long_documents_meet_in_few_slots_at_the_same_fill():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"balance": BalanceConfig(across=["bucket"])}, "balancing across microbatch; set balance.across"),
-        ({"balance": BalanceConfig(method="none")}, "balancing across microbatch"),
         ({"packing": "concat"}, "apart is of method best_fit, got method concat"),
         ({"strategy": partial(long_short, long_tokens=1)}, r"long_tokens must lie in \[2, sequence_length=64\], got 1"),
         ({"strategy": partial(long_short, long_tokens=65)}, "got 65"),

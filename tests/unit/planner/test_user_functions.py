@@ -1,10 +1,14 @@
 """Cost functions and strategies are the user's: what they do wrong is said in one line that names them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from msd.errors import ConfigError, PlanError
 from msd.planner.planner import Planner
+from msd.planner.strategies.curriculum import curriculum
+from msd.planner.strategy import mix_and_pack
 from msd.testing.tables import feed_of, row, settings_of, steps_of
 
 ROWS = {"a": [row(n) for n in (30, 20, 10, 25, 15, 5, 64, 40)]}
@@ -92,6 +96,17 @@ def test_a_cost_that_is_no_function_is_refused():
     [
         (lambda graph, context: 1 / 0, "strategy .*lambda.* raised ZeroDivisionError: division by zero"),
         (lambda: None, r"strategy .*lambda.* raised TypeError: .*called with \(graph, context\)"),
+        (partial(curriculum, steps=3), r"unexpected keyword argument 'steps'.*called with \(graph, context, steps=3\)"),
+        (curriculum, r"missing 1 required keyword-only argument: 'until'; it is called with \(graph, context\)"),
+        (lambda graph, context: mix_and_pack(graph, context), "plan needs distribute before it; call .distribute"),
+        (
+            lambda graph, context: mix_and_pack(graph, context).distribute("tp"),
+            "distribute: there is no axis 'tp'; the axes are dp, cp, world",
+        ),
+        (
+            lambda graph, context: mix_and_pack(graph, context).distribute("dp").broadcast_at("sp"),
+            "broadcast_at: there is no axis 'sp'; the axes are",
+        ),
         (
             lambda graph, context: None,
             "strategy .*lambda.* must return the graph it was given, made longer; .* NoneType",
