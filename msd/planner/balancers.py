@@ -47,6 +47,8 @@ def lpt(cost_SK: Int64Array, num_buckets: int, *, capacity: int | None = None) -
     heaviest_first = _heaviest_first(cost_SK)
     if cost_SK.shape[1] > 1 and num_buckets <= _JOINT_BUCKETS:
         return _joint(cost_SK, heaviest_first, num_buckets, capacity)
+    if cost_SK.shape[1] == 1 and capacity >= len(cost_SK):
+        return _without_caps(cost_SK[:, 0], heaviest_first, num_buckets)
     return _lightest_first(cost_SK, heaviest_first, num_buckets, capacity)
 
 
@@ -63,6 +65,19 @@ def _lightest_first(cost_SK: Int64Array, order: Int64Array, num_buckets: int, ca
         room[bucket] -= 1
         if room[bucket]:
             heapq.heappush(heap, (max(loads[bucket], default=0), bucket))
+    return bucket_S
+
+
+def _without_caps(cost_S: Int64Array, order: Int64Array, num_buckets: int) -> Int64Array:
+    """Return what `_lightest_first` does for one module and room for all, in a fraction of its time."""
+    heap = [(0, bucket) for bucket in range(num_buckets)]
+    buckets = []
+    for cost in cost_S[order].tolist():
+        load, bucket = heap[0]
+        heapq.heapreplace(heap, (load + cost, bucket))
+        buckets.append(bucket)
+    bucket_S = np.empty(len(cost_S), dtype=np.int64)
+    bucket_S[order] = buckets
     return bucket_S
 
 

@@ -32,6 +32,12 @@ def test_lpt_keeps_capacity():
     assert np.bincount(bucket_S).tolist() == [3, 3]
 
 
+def test_lpt_gives_the_same_with_a_capacity_that_never_binds_as_without():
+    for seed in range(20):
+        cost_S1 = np.random.default_rng(seed).integers(0, 9, (50, 1))
+        assert lpt(cost_S1, 6).tolist() == lpt(cost_S1, 6, capacity=49).tolist()
+
+
 def test_lpt_compares_modules_by_the_largest():
     cost_SK = np.array([[9, 0], [0, 9], [8, 0], [0, 8]])
     bucket_S = lpt(cost_SK, 2)
