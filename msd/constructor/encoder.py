@@ -62,7 +62,7 @@ def _share(
         pixels=pixels,
         grids=grids,
         num_embeddings=int(encoder.num_tokens_I[mine].sum()),
-        ranks=np.array(encoder.ranks, dtype=np.int32),
+        ranks=exchange.ranks_G,
         returns=exchange.returns_G,
         send_counts=send_counts,
         send_rows=send_rows,
@@ -89,8 +89,9 @@ class _Exchange:
     def __init__(self, plan: StepPlan, encoder: EncoderPlan) -> None:
         self.plan = plan
         self.encoder = encoder
-        self.returns_G = _returning(plan, encoder)
-        self._index_of = {rank: index for index, rank in enumerate(encoder.ranks)}
+        self.ranks_G = np.array(encoder.ranks, dtype=np.int32)
+        self.returns_G = np.isin(self.ranks_G, encoder.returns).astype(np.int32)
+        self._index_of = {rank: index for index, rank in enumerate(self.ranks_G.tolist())}
         self._places: dict[tuple[int, int], Int64Array] = {}
         """Of a row: for each slice where each position lies in it, -1 where it does not."""
 
@@ -160,23 +161,6 @@ class _Exchange:
             np.put_along_axis(place_CT, position_CT, np.arange(position_CT.shape[1])[None, :], axis=1)
             self._places[key] = place_CT
         return self._places[key]
-
-
-def _returning(plan: StepPlan, encoder: EncoderPlan) -> Int32Array:
-    """Return for each rank that meets whether gradients come back from it.
-
-    Ranks that hold the same positions and differ along `tp` or `ep` alone compute the same gradient, which counts once.
-    """
-    returns: set[int] = set()
-    for ranks in encoder.receivers_B:
-        seen: set[tuple[tuple[str, int], ...]] = set()
-        for rank in ranks:
-            coordinate = plan.mesh.coordinate(rank)
-            apart = tuple((axis, index) for axis, index in coordinate.items() if axis not in ("tp", "ep"))
-            if apart not in seen:
-                seen.add(apart)
-                returns.add(rank)
-    return _int32([rank in returns for rank in encoder.ranks])
 
 
 def _payload(

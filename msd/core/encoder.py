@@ -21,6 +21,9 @@ class EncoderPlan:
     """Ranks that encode."""
     receivers_B: tuple[tuple[int, ...], ...]
     """Ranks that embed the rows of each bucket: those of the first pipeline stage."""
+    returns: tuple[int, ...]
+    """Receivers whose gradients go back: of those that differ along `tp` or `ep` alone, which compute the same, the
+    first."""
     num_rounds: int
     """How often a step's ranks meet to exchange embeddings: once in every slot, or once for all slots."""
     document_I: Int32Array

@@ -195,7 +195,8 @@ class StepPlan:
         if self.align:
             geometry.append([self.align, self.dummy_BM.tolist()])
         if self.encoder is not None:
-            geometry += [self.encoder.ranks_E, self.encoder.receivers_B, self.encoder.num_rounds]
+            encoder = self.encoder
+            geometry += [encoder.ranks_E, encoder.receivers_B, encoder.returns, encoder.num_rounds]
         columns = (
             self.source_D, self.ordinal_D, self.part_D, self.start_D, self.length_D, self.padded_D, self.num_valid_D,
             self.bucket_D, self.slot_D, self.offset_D,

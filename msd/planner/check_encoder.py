@@ -2,10 +2,13 @@
 
 # D = documents. I = images.
 
+import functools
+
 import numpy as np
 
 from msd.core.arrays import BoolArray, Int32Array, Int64Array
 from msd.core.encoder import EncoderPlan
+from msd.core.mesh import Mesh
 from msd.core.plan import StepPlan
 
 
@@ -40,6 +43,21 @@ def check_encoder(plan: StepPlan) -> list[str]:
     return broken + _check_exchange(plan, encoder)
 
 
+@functools.lru_cache(maxsize=4)
+def _receiving(
+    mesh: Mesh, consumers_B: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Return who must receive embeddings of each bucket, and whose gradients count."""
+    at = {rank: mesh.coordinate(rank) for ranks in consumers_B for rank in ranks}
+    receivers_B = tuple(tuple(rank for rank in ranks if at[rank]["pp"] == 0) for ranks in consumers_B)
+    counted = {
+        (bucket, *(index for axis, index in sorted(at[rank].items()) if axis not in ("tp", "ep"))): rank
+        for bucket, ranks in enumerate(receivers_B)
+        for rank in sorted(ranks, reverse=True)
+    }
+    return receivers_B, tuple(sorted(counted.values()))
+
+
 def _rounds(plan: StepPlan, encoder: EncoderPlan, document_I: Int64Array) -> Int32Array:
     slot_I: Int32Array = plan.slot_D[document_I]
     return slot_I if encoder.num_rounds > 1 else np.zeros_like(slot_I)
@@ -56,10 +74,11 @@ def _check_exchange(plan: StepPlan, encoder: EncoderPlan) -> list[str]:
     broken = []
     if encoder.num_rounds not in (1, plan.num_microbatches):
         broken.append(f"images are encoded in {encoder.num_rounds} rounds, the step has {plan.num_microbatches} slots")
-    embeds = {rank for ranks in plan.consumers_B for rank in ranks if plan.mesh.coordinate(rank)["pp"] == 0}
-    wanted = tuple(tuple(rank for rank in ranks if rank in embeds) for ranks in plan.consumers_B)
-    if encoder.receivers_B != wanted:
+    receivers_B, returns = _receiving(plan.mesh, plan.consumers_B)
+    if encoder.receivers_B != receivers_B:
         broken.append("embeddings do not go to the ranks of the first pipeline stage of each bucket")
+    elif encoder.returns != returns:
+        broken.append("gradients do not come back from one rank of those that compute the same")
     encoders = set(encoder.ranks_E)
     if len(encoders) != len(encoder.ranks_E) or not encoders <= set(range(plan.mesh.world_size)):
         broken.append("the ranks that encode are not different ranks of the mesh")

@@ -82,6 +82,11 @@ class Strategy:
         """Ranks that receive the embeddings of each bucket's images."""
         return () if self.encode is None else self.encode.receivers(self.tree, self.consumers_B)
 
+    @cached_property
+    def returns(self) -> tuple[int, ...]:
+        """Ranks that send gradients of embeddings back."""
+        return () if self.encode is None else self.encode.returning(self.tree, self.receivers_B)
+
 
 @dataclass(frozen=True, slots=True)
 class DGraph:

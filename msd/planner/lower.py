@@ -134,6 +134,7 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
             num_microbatches=grid.num_microbatches,
             encoders=strategy.encoders,
             receivers_B=strategy.receivers_B,
+            returns=strategy.returns,
         )
     return StepPlan(
         step=membership.step,

@@ -25,6 +25,8 @@ Ranks = Literal["dp", "dp_cp", "world"]
 Every = Literal["slot", "step"]
 _FIRST_OF: dict[str, tuple[str, ...]] = {"dp": ("pp", "cp", "tp", "ep"), "dp_cp": ("pp", "tp", "ep"), "world": ()}
 """Axes of which only coordinate 0 encodes."""
+_SAME_WORK = ("tp", "ep")
+"""Ranks that differ along these alone compute the same gradient of what they embed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,17 @@ class Encode:
         """Return for each bucket the ranks that embed its rows: only the first pipeline stage does."""
         embeds = set(tree.ranks(pp=0))
         return tuple(tuple(rank for rank in ranks if rank in embeds) for ranks in consumers_B)
+
+    @staticmethod
+    def returning(tree: ClientPlaceTree, receivers_B: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """Return the receivers whose gradients count, in order: of those that repeat one another's work, the first."""
+        first: dict[tuple[int, ...], int] = {}
+        for bucket, ranks in enumerate(receivers_B):
+            for rank in ranks:
+                coordinate = tree.mesh.coordinate(rank)
+                apart = (bucket, *(index for axis, index in coordinate.items() if axis not in _SAME_WORK))
+                first.setdefault(apart, rank)
+        return tuple(sorted(first.values()))
 
     def __str__(self) -> str:
         return f"encode({self.ranks!r}, every={self.every!r})"
@@ -98,6 +111,7 @@ def encoder_plan(
     num_microbatches: int,
     encoders: tuple[int, ...],
     receivers_B: tuple[tuple[int, ...], ...],
+    returns: tuple[int, ...],
 ) -> tuple[EncoderPlan, EncoderReport]:
     """Return who encodes what, and how even that is.
 
@@ -112,6 +126,7 @@ def encoder_plan(
         num_microbatches: Slots.
         encoders: Ranks that encode.
         receivers_B: Ranks that embed the rows of each bucket.
+        returns: Those of them whose gradients count.
     """
     document_I = images.document_I
     num_tokens_I = images.num_patches_I * num_image_tokens_D[document_I] // np.maximum(1, num_patches_D[document_I])
@@ -125,6 +140,7 @@ def encoder_plan(
     plan = EncoderPlan(
         ranks_E=encoders,
         receivers_B=receivers_B,
+        returns=returns,
         num_rounds=num_rounds,
         document_I=document_I.astype(np.int32),
         index_I=(np.arange(len(document_I)) - first_I).astype(np.int32),

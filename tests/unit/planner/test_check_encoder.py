@@ -98,6 +98,8 @@ def test_images_that_are_not_those_of_the_step_are_found(plan, broken):
         ({"ranks_E": (0, 2, 99)}, "are not different ranks of the mesh"),
         ({"receivers_B": ((0,), (2, 3))}, "do not go to the ranks of the first pipeline stage"),
         ({"receivers_B": ((0, 1, 4), (2, 3))}, "do not go to the ranks of the first pipeline stage"),
+        ({"returns": (0, 1, 2, 3)}, "gradients do not come back from one rank of those that compute the same"),
+        ({"returns": (0,)}, "gradients do not come back from one rank of those that compute the same"),
     ],
 )
 def test_each_broken_rule_is_named(plan, fields, rule):

@@ -70,6 +70,7 @@ def test_every_image_is_encoded_by_one_rank_and_its_embeddings_have_its_placehol
         (Mesh.of(dp=2, cp=2, tp=2), "world", range(8), [(0, 1, 2, 3), (4, 5, 6, 7)]),
         (Mesh.of(dp=2, cp=2, tp=2), "dp_cp", (0, 2, 4, 6), [(0, 1, 2, 3), (4, 5, 6, 7)]),
         (Mesh.of(dp=2, cp=2, tp=2), "dp", (0, 4), [(0, 1, 2, 3), (4, 5, 6, 7)]),
+        (Mesh.of(dp=2, ep=2, tp=2), "dp_cp", (0, 4), [(0, 1, 2, 3), (4, 5, 6, 7)]),
         (Mesh.of(pp=2, dp=2, tp=2), "world", range(8), [(0, 1), (2, 3)]),
         (Mesh.of(pp=2, dp=2, tp=2), "dp_cp", (0, 2), [(0, 1), (2, 3)]),
         (Mesh.of(tp=2, dp=2, pp=2), "dp", (0, 2), [(0, 4), (2, 6)]),
@@ -81,6 +82,18 @@ def test_who_encodes_and_who_receives(mesh, ranks, encoders, receivers):
     assert encoder.ranks_E == tuple(encoders)
     assert encoder.receivers_B == tuple(receivers)
     assert encoder.ranks == tuple(sorted({*encoders, *(rank for held in receivers for rank in held)}))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "returns"),
+    [
+        (Mesh.of(dp=2, cp=2, tp=2), (0, 2, 4, 6)),
+        (Mesh.of(tp=2, dp=2, pp=2), (0, 2)),
+        (Mesh.of(dp=2, ep=2, tp=2), (0, 4)),
+    ],
+)
+def test_of_ranks_that_compute_the_same_one_sends_gradients_back(mesh, returns):
+    assert plans(settings(mesh=mesh, document_multiple=4), count=1)[0].encoder.returns == returns
 
 
 def test_a_pipelines_ranks_meet_once_a_step_unless_the_first_stage_encodes_alone():
