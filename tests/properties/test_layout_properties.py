@@ -1,105 +1,101 @@
-"""What holds of every layout, whatever lies in a row."""
+"""Layouts over random meshes, costs and modalities: what a step holds, caps and counts stay, every time alike."""
 
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from msd import layouts
-from msd.client.layouts.segments import document_numbers, slice_segments
-from msd.constructor.context_parallel import slice_row
-from msd.constructor.packing import row_boundaries
-from msd.core.batch import Microbatch, RankBatch
-from msd.core.slices import zigzag_positions
+from msd.core.mesh import Mesh
+from msd.planner.check import check_plan
+from msd.planner.config import BalanceConfig
+from msd.planner.planner import Planner
+from msd.testing.tables import LengthCost, Part, Row, feed_of, settings_of, steps_of
 
-SEQUENCE = 32
+PROFILE = settings(derandomize=True, deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+LENGTH = 96
+STEPS = 2
+SHAPES = [
+    (Mesh.of(dp=1), 16),
+    (Mesh.of(dp=16), 1),
+    (Mesh.of(dp=2, cp=2), 4),
+    (Mesh.of(pp=3, dp=4), 2),
+    (Mesh.of(pp=2, dp=1), 8),
+]
+
+
+class PatchCost:
+    is_flops = False
+    flops_per_s = None
+
+    def __call__(self, num_tokens_D, num_patches_D):
+        return num_patches_D.astype(np.float64)
 
 
 @st.composite
-def rows(draw, multiple: int = 1) -> Microbatch:
-    """One to three sequences, each with any number of documents of any length; some may be empty."""
-    offsets, lengths = [], []
-    num_sequences = draw(st.integers(1, 3))
-    for sequence in range(num_sequences):
-        place, end = sequence * SEQUENCE, (sequence + 1) * SEQUENCE
-        for length in draw(st.lists(st.integers(1, SEQUENCE), max_size=8)):
-            extent = -(-length // multiple) * multiple
-            if place + extent <= end and (offsets or place == 0):
-                offsets.append(place)
-                lengths.append(length)
-                place += extent
-    row_length = num_sequences * SEQUENCE
-    bounds = row_boundaries(np.array(offsets, np.int32), np.array(lengths, np.int32), row_length=row_length)
-    arrays = {name: np.zeros(row_length, np.int32) for name in ("input_ids", "position_ids", "segment_ids")}
-    labels = np.full(row_length, -100, np.int32)
-    for number, (offset, length) in enumerate(zip(offsets, lengths, strict=True), 1):
-        span = slice(offset, offset + length)
-        arrays["input_ids"][span] = 1000 * number + np.arange(length)
-        arrays["position_ids"][span] = np.arange(length)
-        arrays["segment_ids"][span] = number
-        labels[offset : offset + length - 1] = arrays["input_ids"][offset + 1 : offset + length]
-    return Microbatch(
-        num_tokens=row_length,
-        **arrays,
-        labels=labels,
-        loss_mask=(labels != -100).astype(np.float32),
-        cu_seqlens=bounds.cu_seqlens,
-        cu_seqlens_padded=bounds.cu_seqlens_padded,
-        max_seqlen=bounds.max_seqlen,
+def documents(draw):
+    num_tokens = draw(st.one_of(st.integers(1, 12), st.integers(1, LENGTH)))
+    has_image = draw(st.sampled_from([False, False, False, True]))
+    return Row((Part(num_tokens, draw(st.integers(1, num_tokens)) if has_image else 0),))
+
+
+@st.composite
+def balances(draw):
+    across = draw(st.sampled_from([["bucket"], ["microbatch"], ["bucket", "microbatch"]]))
+    possible = ["auto", *["cost", "pipeline"] * ("bucket" in across), *["lockstep"] * ("microbatch" in across)]
+    return BalanceConfig(
+        method=draw(st.sampled_from(["lpt", "karmarkar_karp", "zigzag", "none"])),
+        across=across,
+        objective=draw(st.sampled_from(possible)),
+        min_gain=draw(st.sampled_from([0.0, 0.3])),
+        align=draw(st.sampled_from([[], ["image"]])),
     )
 
 
-def batch_of(row: Microbatch, **changes) -> RankBatch:
-    return RankBatch(
-        step=0, rank=0, sample_ids=[], microbatches=[row], num_valid_tokens=0, global_num_valid_tokens=0,
-        sequence_length=SEQUENCE, **changes,
+def planned(made, mesh, num_microbatches, balance, modules, packing):
+    cost = {"backbone": LengthCost(1.0, 0.05), "encoder": PatchCost()}
+    chosen = settings_of(
+        made, sequence_length=LENGTH, global_batch_size=16, document_multiple=4, mesh=mesh, packing=packing,
+        num_microbatches=num_microbatches, balance=balance, cost={module: cost[module] for module in modules},
     )  # fmt: skip
+    steps = steps_of(Planner(chosen), feed_of(made, chosen, chunk=13))
+    return [plan for _, plan in zip(range(STEPS), steps, strict=False)]
 
 
-@given(rows())
-def test_segments_cover_a_row_and_each_document_is_one(row):
-    found = layouts.segments(row)
-    spans = set(zip(found.cu_seqlens[:-1].tolist(), found.cu_seqlens[1:].tolist(), strict=True))
-    lengths = np.diff(row.cu_seqlens)
-    documents = {
-        (start, start + length)
-        for start, length in zip(row.cu_seqlens_padded[:-1].tolist(), lengths.tolist(), strict=True)
-        if length
-    }
-    assert documents <= spans
-    assert (found.cu_seqlens[0], found.cu_seqlens[-1]) == (0, row.num_tokens)
-    assert (np.diff(found.cu_seqlens) > 0).all()
-    assert max(end - start for start, end in spans) <= found.max_seqlen == max(1, row.max_seqlen)
-    is_real = row.segment_ids > 0
-    assert np.array_equal(found.position_ids[is_real], row.position_ids[is_real])
-    assert np.array_equal(document_numbers(row), row.segment_ids)
+@pytest.mark.parametrize("packing", ["best_fit", "concat", "none"])
+@PROFILE
+@given(
+    rows=st.lists(documents(), min_size=5, max_size=40),
+    shape=st.sampled_from(SHAPES),
+    balance=balances(),
+    modules=st.sampled_from([("backbone",), ("backbone", "encoder"), ("encoder",)]),
+)
+def test_a_layout_keeps_what_a_step_holds_its_caps_and_its_counts(packing, rows, shape, balance, modules):
+    made = {"a": rows}
+    plans = planned(made, *shape, balance, modules, packing)
+    reference = planned(made, Mesh.of(dp=1), 1, BalanceConfig(method="none"), modules, packing)
+    assert [plan.membership_digest for plan in plans] == [plan.membership_digest for plan in reference]
+    assert [plan.digest for plan in plans] == [plan.digest for plan in planned(made, *shape, balance, modules, packing)]
+    for plan in plans:
+        assert check_plan(plan) == []
+        rows_of = [len(plan.documents_of(b, m)) for b in range(plan.num_buckets) for m in range(plan.num_microbatches)]
+        assert min(rows_of) > 0
+        assert plan.dummy_BM.any() <= bool(balance.align)
 
 
-@given(rows())
-def test_labels_that_a_model_shifts_are_the_tokens_themselves(row):
-    [fields] = layouts.hf(batch_of(row))
-    labels = fields["labels"][0]
-    assert np.array_equal(np.append(labels[1:], -100), row.labels)
-    is_learned = labels != -100
-    assert np.array_equal(labels[is_learned], row.input_ids[is_learned])
-    assert not is_learned[fields["position_ids"][0] == 0].any()
-
-
-@given(rows())
-def test_a_mask_lets_each_token_see_its_document_up_to_itself(row):
-    [fields] = layouts.megatron(batch_of(row))
-    visible = (~fields["attention_mask"]).sum(axis=-1).ravel()
-    is_real = row.segment_ids > 0
-    assert np.array_equal(visible[is_real], row.position_ids[is_real] + 1)
-    assert (visible > 0).all()
-
-
-@given(rows(multiple=4), st.sampled_from([0, 1]))
-def test_a_slice_holds_a_chunk_and_its_mirror_between_its_own_boundaries(row, index):
-    part = slice_row(row, zigzag_positions(row.cu_seqlens_padded, 2))[index]
-    found = slice_segments(part)
-    [packed] = layouts.megatron_packed(batch_of(part, slice_method="zigzag"))
-    assert found.cu_seqlens[-1] == part.num_tokens == packed["tokens"].shape[1]
-    assert packed["packed_seq_params"]["cu_seqlens_q_padded"][-1] == row.num_tokens
-    assert 2 * found.max_seqlen == packed["packed_seq_params"]["max_seqlen_q"]
-    for number, (first, last) in enumerate(zip(found.cu_seqlens[:-1], found.cu_seqlens[1:], strict=True), 1):
-        assert set(part.segment_ids[first:last].tolist()) <= {0, number}
+@PROFILE
+@given(rows=st.lists(documents(), min_size=5, max_size=40), shape=st.sampled_from(SHAPES[:3]), balance=balances())
+def test_a_layout_is_never_worse_than_packed_in_what_it_is_judged_by(rows, shape, balance):
+    # The report is of all modules together; with one module that is what balancing sees.
+    for plan in planned({"a": rows}, *shape, balance, ("backbone",), "best_fit"):
+        report = plan.report
+        excess = {"cost": report.imbalance, "pipeline": report.imbalance, "lockstep": report.lockstep}
+        packed = {
+            "cost": report.packed_imbalance, "pipeline": report.packed_imbalance, "lockstep": report.packed_lockstep,
+        }  # fmt: skip
+        for found in (excess, packed):
+            found["auto"] = found["cost"] * ("bucket" in balance.across) + found["lockstep"] * (
+                "microbatch" in balance.across
+            )
+        assert excess[balance.objective] <= packed[balance.objective] + 1e-6
+        assert report.imbalance >= report.imbalance_floor_capped - 1e-9
+        assert report.lockstep >= report.lockstep_floor - 1e-9

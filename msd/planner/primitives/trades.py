@@ -208,7 +208,7 @@ def scattered(number: Int64Array, turn: int) -> Int64Array:
     word = number.astype(np.uint64) + np.uint64((turn + 1) * 0x9E3779B97F4A7C15 % 2**64)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (word >> np.uint64(1)).astype(np.int64)
+    return ((word ^ (word >> np.uint64(31))) >> np.uint64(1)).astype(np.int64)
 
 
 def _halving(tokens_T: Int64Array, owner_T: Int64Array, num_owners: int, num_clumps: int) -> Int64Array:

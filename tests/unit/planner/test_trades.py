@@ -1,0 +1,128 @@
+import numpy as np
+import pytest
+
+from msd.planner.primitives.layout import Grid
+from msd.planner.primitives.levels import level_buckets, level_rows
+from msd.planner.primitives.trades import Holdings, scattered
+
+CAP = 4096
+
+
+def packed(num_sequences=32, seed=0, *, slack=8, longest=CAP):
+    """Return sequences that are full but for a few tokens, and the documents' lengths: most short, some very long."""
+    draw = np.random.default_rng(seed)
+    sequences, lengths = [], []
+    for _ in range(num_sequences):
+        room, held = CAP, []
+        while room > slack:
+            length = int(np.clip(draw.lognormal(5, 1.5), min(room, 8), min(room, longest)))
+            held.append(len(lengths))
+            lengths.append(length)
+            room -= length
+        sequences.append(held)
+    return sequences, np.array(lengths, dtype=np.int64)
+
+
+def costs(length_D):
+    return (length_D * (1 << 20) + length_D * length_D * (1 << 10))[:, None]
+
+
+def nearest(gap):
+    def score(change_K, pair_C):
+        return np.abs(change_K[0] - gap).astype(np.float64)
+
+    return score
+
+
+def tokens(sequences, length_D):
+    return [int(length_D[docs].sum()) for docs in sequences]
+
+
+@pytest.mark.parametrize("turn", range(6))
+@pytest.mark.parametrize("num_pairs", [1, 3, 16])
+def test_a_round_of_trades_moves_documents_and_keeps_caps(turn, num_pairs):
+    sequences, length_D = packed()
+    holdings = Holdings(sequences, costs(length_D), length_D, CAP)
+    before = holdings.cost_SK[:, 0]
+    giver, taker = np.arange(num_pairs), np.arange(16, 16 + num_pairs)
+    made = holdings.trade(giver, taker, nearest(1 << 30), np.full(num_pairs, np.inf), turn)
+    held = holdings.lists()
+    assert sorted(d for docs in held for d in docs) == list(range(len(length_D)))
+    assert max(tokens(held, length_D)) <= CAP
+    assert all(held)
+    changed = np.flatnonzero(holdings.cost_SK[:, 0] != before)
+    assert 0 < made <= num_pairs
+    assert set(changed.tolist()) <= {*giver.tolist(), *taker.tolist()}
+    assert holdings.cost_SK.sum() == before.sum()
+
+
+def test_a_trade_that_is_not_good_enough_is_not_made():
+    sequences, length_D = packed()
+    holdings = Holdings(sequences, costs(length_D), length_D, CAP)
+    before = holdings.sequence_D.copy()
+    assert holdings.trade(np.array([0]), np.array([1]), nearest(1 << 30), np.array([0.0]), 0) == 0
+    assert (holdings.sequence_D == before).all()
+
+
+def test_of_few_documents_the_best_trade_is_found():
+    # Giving the document of 4 for one of 3 moves 16 - 9.
+    length_D = np.array([4, 3, 2, 1, 3, 3, 2, 2])
+    holdings = Holdings([[0, 1, 2, 3], [4, 5, 6, 7]], (length_D**2)[:, None], length_D, 11)
+    holdings.trade(np.array([0]), np.array([1]), nearest(7), np.array([np.inf]), 0)
+    assert holdings.cost_SK[:, 0].tolist() == [30 - 7, 26 + 7]
+
+
+def test_no_sequence_is_left_without_a_document():
+    length_D = np.array([5, 3])
+    holdings = Holdings([[0], [1]], length_D[:, None], length_D, 10)
+    holdings.trade(np.array([0]), np.array([1]), nearest(5), np.array([np.inf]), 0)
+    assert all(holdings.lists())
+
+
+def test_numbers_are_scattered_alike_everywhere_and_otherwise_in_every_turn():
+    assert scattered(np.array([0]), 0).tolist() == [0xE220A8397B1DCDAF >> 1]
+    assert len({tuple(np.argsort(scattered(np.arange(20), turn)).tolist()) for turn in range(5)}) == 5
+
+
+def lockstep(sequences, rows, cost_D, grid):
+    value = np.array([sum(cost_D[d] for s in row for d in sequences[s]) for row in rows])
+    return np.sort(value)[::-1].reshape(grid.num_microbatches, -1)[:, 0].sum() * grid.num_buckets / value.sum() - 1
+
+
+@pytest.mark.parametrize("per_row", [1, 2])
+def test_levelled_rows_have_slots_whose_rows_cost_about_the_same(per_row):
+    sequences, length_D = packed(64, longest=1500)
+    grid = Grid(8, 8 // per_row, per_row, CAP)
+    rows = np.arange(64).reshape(-1, per_row)
+    cost_DK = costs(length_D)
+    after = level_rows(sequences, rows, cost_DK, length_D, grid)
+    assert lockstep(after, rows, cost_DK[:, 0], grid) < 0.004 < lockstep(sequences, rows, cost_DK[:, 0], grid) / 5
+    assert max(tokens(after, length_D)) <= CAP
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_levelling_never_makes_the_slowest_rows_slower(seed):
+    sequences, length_D = packed(12, seed)
+    grid, rows = Grid(4, 3, 1, CAP), np.arange(12)[:, None]
+    cost_DK = costs(length_D)
+    after = level_rows(sequences, rows, cost_DK, length_D, grid)
+    assert lockstep(after, rows, cost_DK[:, 0], grid) <= lockstep(sequences, rows, cost_DK[:, 0], grid)
+
+
+def test_levelled_buckets_cost_about_the_same():
+    sequences, length_D = packed(32, 3, longest=2000)
+    grid, rows = Grid(4, 8, 1, CAP), np.arange(32)[:, None]
+    cost_DK = costs(length_D)
+    cost_D = cost_DK[:, 0]
+    before, after = (
+        np.array([cost_D[docs].sum() for docs in held]).reshape(8, 4).sum(axis=0)
+        for held in (sequences, level_buckets(sequences, rows, cost_DK, length_D, grid))
+    )
+    assert after.max() / after.mean() - 1 < 0.005 < before.max() / before.mean() - 1
+
+
+def test_the_same_step_is_levelled_alike_every_time():
+    sequences, length_D = packed()
+    grid, rows = Grid(8, 4, 1, CAP), np.arange(32)[:, None]
+    first, second = (level_rows(sequences, rows, costs(length_D), length_D, grid) for _ in range(2))
+    assert first == second
