@@ -10,9 +10,9 @@ def long_short(graph: DGraph, context: StrategyContext, *, long_tokens: int | No
 
     Without it nearly every sequence holds some of both, so that nearly every microbatch pays for a long one. Measured,
     with long documents of an eighth to a third of a sequence as 27 % of all tokens, in 8 slots: they lie in 3 slots
-    instead of 7.4, at the same fill and with lockstep below 0.1 % either way. Room that they leave is filled with short documents once no
-    sequence is empty. It does not pay for documents of more than half a sequence: no two of them share one anyhow, and
-    where they are many room is lost.
+    instead of 7.4, at the same fill and with lockstep below 0.1 % either way. Room that they leave is filled with short
+    documents once no sequence is empty. It does not pay for documents of more than half a sequence: no two of them
+    share one anyhow, and where they are many room is lost.
 
     Args:
         graph: The empty graph.
