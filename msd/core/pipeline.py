@@ -40,8 +40,9 @@ def one_f_one_b(forward_MP: Float64Array, backward_MP: Float64Array) -> Float64A
         # Passes of one tick are on different stages and wait only for passes of earlier ticks.
         begin = np.maximum(free[..., stage_F], forward_end[..., micro_F, stage_F])
         end_F = begin + forward_MP[..., micro_F, stage_F]
-        ready = np.maximum(forward_end[..., micro_B, stage_B + 1], backward_end[..., micro_B, stage_B + 1])
-        end_B = np.maximum(free[..., stage_B], ready) + backward_MP[..., micro_B, stage_B]
+        # Its own forward pass is behind it on the same stage.
+        begin = np.maximum(free[..., stage_B], backward_end[..., micro_B, stage_B + 1])
+        end_B = begin + backward_MP[..., micro_B, stage_B]
         forward_end[..., micro_F, stage_F + 1] = free[..., stage_F] = end_F
         backward_end[..., micro_B, stage_B] = free[..., stage_B] = end_B
     last: Float64Array = free.max(axis=-1, initial=0.0)
