@@ -8,6 +8,7 @@ import msgspec
 
 from msd.config.decode import decode, dotted_kind
 from msd.core.axes import SPLIT_DP
+from msd.core.mesh import Mesh
 from msd.errors import ConfigError
 from msd.loader.config import SourceConfig
 
@@ -68,7 +69,9 @@ def _transform_values(transform: Any) -> Any:
 
 
 def normalised(name: str, value: Any) -> Any:
-    """Return a section in its long form: one cost for the backbone, a function as a cost or as feedback."""
+    """Return a section in its long form: one cost for the backbone, a function as a cost or feedback, a mesh as sizes."""
+    if isinstance(value, Mesh):
+        return value.as_dict()
     if name == "cost" and (callable(value) or isinstance(value, msgspec.Struct)):
         value = {"backbone": value}
     if name == "cost" and isinstance(value, Mapping):

@@ -527,6 +527,12 @@ def test_a_strategy_is_named_with_its_options_or_given_as_a_function():
     assert build_strategy(config(strategy={"function": quadratic})) is quadratic
 
 
+def test_a_mesh_may_be_that_of_a_trainer():
+    mesh = msd.Mesh.from_megatron(16, tensor_model_parallel_size=2, pipeline_model_parallel_size=2)
+    assert config(mesh=mesh).place == config().replace(mesh=mesh).place == mesh
+    assert config(mesh=mesh).mesh == {"pp": 2, "dp": 4, "cp": 1, "tp": 2}
+
+
 @pytest.mark.parametrize(
     ("held", "change", "replaced", "alone"),
     [
