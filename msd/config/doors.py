@@ -69,7 +69,7 @@ def _transform_values(transform: Any) -> Any:
 
 
 def normalised(name: str, value: Any) -> Any:
-    """Return a section in its long form: one cost for the backbone, a function as a cost or feedback, a mesh as sizes."""
+    """Return a section in its long form: one cost for the backbone, functions in their sections, a mesh as sizes."""
     if isinstance(value, Mesh):
         return value.as_dict()
     if name == "cost" and (callable(value) or isinstance(value, msgspec.Struct)):
