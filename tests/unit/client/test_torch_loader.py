@@ -3,6 +3,7 @@
 import copy
 import itertools
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.torch
 
 from msd.client.client import RankClient  # noqa: E402
 from msd.client.torch import DataLoader, TorchBatch  # noqa: E402
-from msd.core.batch import BatchMarker, Microbatch, RankBatch, RowImages  # noqa: E402
+from msd.core.batch import TOKEN_FIELDS, BatchMarker, Microbatch, RankBatch, RowImages  # noqa: E402
 from msd.core.mesh import Mesh  # noqa: E402
 from msd.errors import ClosedError, ConfigError  # noqa: E402
 
@@ -114,6 +115,15 @@ def test_arrays_whose_dtype_stays_are_not_copied():
     assert fields["cu_seqlens"].data_ptr() == source.cu_seqlens.ctypes.data
     assert fields["images"]["pixels"].data_ptr() == source.images.pixels.ctypes.data
     assert fields["images"]["pixels"].dtype == torch.uint8
+
+
+def test_what_a_pipeline_stage_does_not_get_is_none_on_every_device():
+    [whole] = rank_batch(0, images=photo()).microbatches
+    middle = replace(whole, **dict.fromkeys([*TOKEN_FIELDS, "images"]))
+    [fields] = TorchBatch.of(replace(rank_batch(0), microbatches=[middle])).to("meta").microbatches
+    assert [fields[name] for name in (*TOKEN_FIELDS, "images")] == [None] * 6
+    assert (fields["num_tokens"], fields["max_seqlen"]) == (4, 3)
+    assert fields["cu_seqlens_padded"].device.type == "meta"
 
 
 def test_images_and_texts_move_to_a_device_together():
