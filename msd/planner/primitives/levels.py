@@ -171,8 +171,9 @@ def _toward_buckets(cost_RK: Int64Array, grid: Grid) -> _Standing:
     costliest = int(load_BK.max())
     value = costliest + costliest // 4 + int(cost_MBK.max(axis=2).max(axis=1).sum())
     is_level = costliest - float(mean_K.max()) <= _BUCKET_GOOD_ENOUGH * float(mean_K.max())
-    # Each row of a bucket is to give its part.
-    return _Standing(value, np.tile(excess_BK / grid.num_microbatches, (grid.num_microbatches, 1)), is_level)
+    # Each row of a bucket is to give its part, half of it at a time: no more is paid than is needed.
+    part_BK = excess_BK / (2 * grid.num_microbatches)
+    return _Standing(value, np.tile(part_BK, (grid.num_microbatches, 1)), is_level)
 
 
 def _pairs(excess_R: Float64Array, turn: int, level: float) -> tuple[Int64Array, Int64Array]:
