@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from msd.core.arrays import BoolArray, Int32Array, Int64Array
+from msd.core.arrays import BoolArray, Int64Array
 from msd.core.plan import StepPlan
 from msd.planner.check_encoder import check_encoder
 from msd.planner.check_ranks import check_ranks
@@ -174,19 +174,19 @@ def _check_aligned(plan: StepPlan) -> list[str]:
 
 
 def _check_limits(plan: StepPlan, limits: Limits) -> list[str]:
-    loads_D: dict[str, Int64Array | Int32Array] = {
-        "patches": plan.num_patches_D,
-        "image_tokens": plan.num_image_tokens_D,
-        "images": plan.num_images_D,
-        "attention": plan.length_D.astype(np.int64) ** 2,
-    }
+    loads_D = limits.loads_D(
+        length_D=plan.length_D,
+        num_image_tokens_D=plan.num_image_tokens_D,
+        num_images_D=plan.num_images_D,
+        num_patches_D=plan.num_patches_D,
+    )
     row_D = plan.bucket_D.astype(np.int64) * plan.num_microbatches + plan.slot_D
     sequence_D = (row_D * plan.row_length + plan.offset_D) // plan.sequence_length
     _, place_D = np.unique(sequence_D, return_inverse=True)
     broken = []
-    for name, cap in zip(limits.names, limits.caps, strict=True):
+    for name, cap, load_D in zip(limits.names, limits.caps, loads_D, strict=True):
         load_S = np.zeros(plan.num_documents, dtype=np.int64)
-        np.add.at(load_S, place_D, loads_D[name])
+        np.add.at(load_S, place_D, load_D)
         if (load_S > cap).any():
             over_D = (load_S > cap)[place_D]
             broken.append(

@@ -23,8 +23,9 @@ from msd.planner.primitives.balance import Balance, balance
 from msd.planner.primitives.cost import Cost, scaled
 from msd.planner.primitives.encode import Images, encoder_plan
 from msd.planner.primitives.gather import balance_gathered
-from msd.planner.primitives.layout import Grid, Layout, packed_layout
+from msd.planner.primitives.layout import Grid, Layout, Limit, packed_layout
 from msd.planner.primitives.objective import pipeline_time
+from msd.planner.primitives.pack import Limits
 from msd.planner.settings import PlannerSettings
 
 _MAX_ROW_TOKENS = (1 << 31) - 1
@@ -96,6 +97,7 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
         sequences_per_row=len(membership.sequences) // (len(place.consumers_B) * place.num_microbatches),
         sequence_length=pack.sequence_length,
         num_stages=place.mesh.size("pp"),
+        limits=_limits(pack.limits, membership.columns),
     )
     _check_row(membership.step, grid)
     ends = np.cumsum([len(sequence) for sequence in membership.sequences]).tolist()
@@ -113,7 +115,7 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
     cost_DK, share_K = scaled(counted)
     total_D = _summed(cost_by_module, len(columns))
     together_D = columns[:, 7] > 0 if "image" in strategy.align else None
-    how: dict[str, Any] = {"cuts": pack.keeps_sequences, "together_D": together_D}
+    how: dict[str, Any] = {"cuts": pack.cuts, "together_D": together_D}
     if strategy.gather is None:
         layout = balance(sequences, cost_DK, share_K, padded_D, grid, op, **how)
     else:
@@ -176,6 +178,16 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
         annotations={"num_repeated": membership.num_repeated} if membership.num_repeated else {},
         encoder=encoder,
     )
+
+
+def _limits(limits: Limits, columns: Int64Array) -> tuple[Limit, ...]:
+    loads_D = limits.loads_D(
+        length_D=columns[:, 4],
+        num_image_tokens_D=columns[:, 6],
+        num_images_D=columns[:, 7],
+        num_patches_D=columns[:, 8],
+    )
+    return tuple(Limit(load_D, cap) for load_D, cap in zip(loads_D, limits.caps, strict=True))
 
 
 def _check_row(step: int, grid: Grid) -> None:

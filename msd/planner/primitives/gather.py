@@ -75,7 +75,7 @@ def balance_gathered(
                 cost_DK[docs],
                 share_K,
                 padded_D[docs],
-                replace(grid, num_microbatches=count),
+                replace(grid, num_microbatches=count, limits=grid.limits_of(docs)),
                 op,
                 cuts=cuts,
                 together_D=None if together_D is None else together_D[docs],

@@ -4,10 +4,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from msd.core.arrays import Float64Array, Int64Array
+
+
+class Limit(NamedTuple):
+    """A cap of every sequence besides its length."""
+
+    load_D: Int64Array
+    """What each document takes of it."""
+    cap: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +27,12 @@ class Grid:
     num_microbatches: int
     sequences_per_row: int
     sequence_length: int
+    limits: tuple[Limit, ...] = field(default=(), compare=False)
+    """What a sequence may hold besides tokens."""
+
+    def limits_of(self, documents: Sequence[int]) -> tuple[Limit, ...]:
+        """Return the limits of a layout of these documents alone, in their order."""
+        return tuple(Limit(limit.load_D[documents], limit.cap) for limit in self.limits)
     num_stages: int = 1
     """Pipeline stages that each row passes through."""
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from msd.core.arrays import BoolArray, Float64Array, Int64Array
+from msd.planner.primitives.layout import Grid
 
 _FEWEST_UNITS, _MOST_UNITS = 8, 10
 """Units of a sequence ..."""
@@ -45,7 +46,7 @@ class _Units:
     tokens: Int64Array
     """[sequences, units]"""
     cost_K: list[Int64Array]
-    """By module, [sequences, units]."""
+    """By module and then by limit, [sequences, units]."""
 
     def of(self, part: slice) -> "_Sums":
         """Return what some of the sequences may give."""
@@ -61,20 +62,21 @@ class _Sums:
 class Holdings:
     """Which sequence holds each document, while documents are traded."""
 
-    def __init__(
-        self, sequences: list[list[int]], cost_DK: Int64Array, padded_D: Int64Array, sequence_length: int
-    ) -> None:
+    def __init__(self, sequences: list[list[int]], cost_DK: Int64Array, padded_D: Int64Array, grid: Grid) -> None:
         """Take sequences as they were packed.
 
         Args:
             sequences: Documents of each sequence.
             cost_DK: Integer cost of each document.
             padded_D: Extent of each document.
-            sequence_length: The hard cap of every sequence.
+            grid: Has the hard caps of every sequence.
         """
         self._cost_DK = cost_DK
         self._padded_D = padded_D
-        self._cap = sequence_length
+        self._cap = grid.sequence_length
+        self._limits = grid.limits
+        self._moves_DK = np.column_stack([cost_DK, *(limit.load_D for limit in grid.limits)])
+        """What moves with a document: its cost by module, then what it takes of each limit."""
         self._num_sequences = len(sequences)
         self.sequence_D = np.empty(len(padded_D), dtype=np.int64)
         members = np.array([d for docs in sequences for d in docs], dtype=np.int64)
@@ -103,7 +105,7 @@ class Holdings:
         """
         num_units = min(_MOST_UNITS, max(_FEWEST_UNITS, (_SUBSETS // len(giver_N)).bit_length() - 1))
         units = self._units(np.concatenate([giver_N, taker_N]), num_units, turn)
-        tokens_S = self._sum_S(self._padded_D)
+        tokens_S, score = self._sum_S(self._padded_D), self._within_limits(score, giver_N, taker_N)
         best_N, give_N, take_N = limit_N.copy(), np.zeros_like(giver_N), np.zeros_like(giver_N)
         at_once = max(1, _CACHED >> num_units)
         for start in range(0, len(giver_N), at_once):
@@ -112,6 +114,22 @@ class Holdings:
         is_made = best_N < limit_N
         self._move(units, np.concatenate([taker_N, giver_N]), np.concatenate([give_N, take_N]), is_made)
         return int(is_made.sum())
+
+    def _within_limits(self, score: Score, giver_N: Int64Array, taker_N: Int64Array) -> Score:
+        """Return a score by which no trade is good that would pass a limit."""
+        if not self._limits:
+            return score
+        num_modules = self._cost_DK.shape[1]
+        held = [(self._sum_S(limit.load_D), limit.cap) for limit in self._limits]
+
+        def limited(change_K: list[Int64Array], pair_C: Int64Array) -> Float64Array:
+            value_C = score(change_K[:num_modules], pair_C)
+            for change_C, (load_S, cap) in zip(change_K[num_modules:], held, strict=True):
+                after_giver_C, after_taker_C = load_S[giver_N[pair_C]] - change_C, load_S[taker_N[pair_C]] + change_C
+                value_C[(after_giver_C > cap) | (after_taker_C > cap)] = np.inf
+            return value_C
+
+        return limited
 
     def _best(
         self,
@@ -178,7 +196,7 @@ class Holdings:
         def gathered(value_T: Int64Array) -> Int64Array:
             return np.bincount(cell_T, weights=value_T, minlength=size).astype(np.int64).reshape(shape)
 
-        cost_TK = self._cost_DK[document_T]
+        cost_TK = self._moves_DK[document_T]
         return _Units(
             document_T, owner_T, unit_T, gathered(tokens_T), [gathered(cost_TK[:, k]) for k in range(cost_TK.shape[1])]
         )

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from msd.core.arrays import Int32Array, Int64Array
 from msd.core.checks import whole_number
 from msd.errors import ConfigError
 from msd.planner.piece import Piece
@@ -14,6 +17,7 @@ _LOADS: dict[str, Callable[[Piece], int]] = {
     "attention": lambda piece: piece.length * piece.length,
 }
 
+Column = Int32Array | Int64Array
 Loads = tuple[int, ...]
 """How much of each limit that is set, in the order of `Limits.caps`."""
 
@@ -52,6 +56,18 @@ class Limits:
     def loads(self, piece: Piece) -> Loads:
         """Return how much a document takes of each limit that is set."""
         return tuple(_LOADS[name](piece) for name in self.names)
+
+    def loads_D(
+        self, *, length_D: Column, num_image_tokens_D: Column, num_images_D: Column, num_patches_D: Column
+    ) -> list[Int64Array]:
+        """Return how much each of many documents takes, one column for each limit that is set."""
+        columns = {
+            "patches": num_patches_D,
+            "image_tokens": num_image_tokens_D,
+            "images": num_images_D,
+            "attention": length_D.astype(np.int64) ** 2,
+        }
+        return [columns[name].astype(np.int64) for name in self.names]
 
     def excess(self, piece: Piece) -> str:
         """Return which limit a document breaks on its own, as words, or nothing."""

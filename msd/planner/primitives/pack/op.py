@@ -74,11 +74,6 @@ class Pack:
         return self.method == "first_fit_decreasing"
 
     @property
-    def keeps_sequences(self) -> bool:
-        """Whether a layout must leave documents in the sequence that they were packed into."""
-        return self.cuts or bool(self.limits)
-
-    @property
     def may_cut(self) -> bool:
         """Whether parts may be cut at any step, at the end of a sequence or to the length of a stage."""
         return self.cuts or (self.schedule is not None and len(self.schedule.lengths) > 1)
