@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from functools import partial
 
 import pytest
 
@@ -12,6 +13,7 @@ from msd.planner.check import check_plan
 from msd.planner.config import BatchConfig, BatchStageConfig, LimitsConfig, MixtureConfig, PackingConfig, StageConfig
 from msd.planner.planner import Planner
 from msd.planner.primitives.pack import Limits
+from msd.planner.strategies.long_short import long_short
 from msd.testing.tables import Part, Row, feed_of, row, settings_of, steps_of
 
 MADE = {"a": [row(n) for n in (30, 20, 10, 25, 15, 5, 64, 40)], "b": [row(12, 7), row(), row(50)]}
@@ -231,7 +233,8 @@ def test_a_sequence_over_a_limit_is_found(limit):
     assert check_plan(plan, None, Limits(**{limit: 3 * held})) == []
 
 
-def test_a_layout_keeps_the_limits_of_every_sequence():
+@pytest.mark.parametrize("strategy", [None, partial(long_short, long_tokens=14)], ids=["default", "long_short"])
+def test_a_layout_keeps_the_limits_of_every_sequence(strategy):
     made = photos(*[(10 + n % 7, 1 + n % 5) for n in range(40)])
     chosen = settings_of(
         made,
@@ -239,6 +242,7 @@ def test_a_layout_keeps_the_limits_of_every_sequence():
         mesh=Mesh.of(dp=4),
         num_microbatches=2,
         batch={"limits": LimitsConfig(patches=32, attention=900)},
+        strategy=strategy,
     )
     plans = plans_of(made, chosen, 6)
     assert all(check_plan(plan, None, Limits(patches=32, attention=900)) == [] for plan in plans)
