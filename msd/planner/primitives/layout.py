@@ -33,6 +33,7 @@ class Grid:
     def limits_of(self, documents: Sequence[int]) -> tuple[Limit, ...]:
         """Return the limits of a layout of these documents alone, in their order."""
         return tuple(Limit(limit.load_D[documents], limit.cap) for limit in self.limits)
+
     num_stages: int = 1
     """Pipeline stages that each row passes through."""
 

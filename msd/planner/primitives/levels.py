@@ -63,7 +63,7 @@ def level_rows(
         padded_D: Extent of each document.
         grid: Numbers of buckets and slots; rows go to slots in order of cost.
     """
-    holdings = Holdings(sequences, cost_DK, padded_D, grid)
+    holdings = Holdings(sequences, cost_DK, padded_D, grid.sequence_length, grid.limits)
     # With several modules each would have bounds of its own.
     bounds = _Bounds(cost_DK[:, 0], padded_D, sequences_RQ, grid) if cost_DK.shape[1] == 1 else None
 
@@ -92,7 +92,7 @@ def level_buckets(
     def aim(cost_RK: Int64Array) -> _Standing:
         return _toward_buckets(cost_RK, grid)
 
-    holdings = Holdings(sequences, cost_DK, padded_D, grid)
+    holdings = Holdings(sequences, cost_DK, padded_D, grid.sequence_length, grid.limits)
     return _traded(holdings, sequences_RQ, aim)
 
 

@@ -11,13 +11,13 @@ Sums are integers, comparisons are of exactly rounded numbers, sorts have no tie
 # D = documents. S = sequences. K = modules. N = pairs of sequences. P = subsets of the units of one sequence.
 # T = documents of all sequences that take part. C = candidates: two subsets that fit.
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from msd.core.arrays import BoolArray, Float64Array, Int64Array
-from msd.planner.primitives.layout import Grid
+from msd.planner.primitives.layout import Limit
 
 _FEWEST_UNITS, _MOST_UNITS = 8, 10
 """Units of a sequence ..."""
@@ -62,20 +62,28 @@ class _Sums:
 class Holdings:
     """Which sequence holds each document, while documents are traded."""
 
-    def __init__(self, sequences: list[list[int]], cost_DK: Int64Array, padded_D: Int64Array, grid: Grid) -> None:
+    def __init__(
+        self,
+        sequences: list[list[int]],
+        cost_DK: Int64Array,
+        padded_D: Int64Array,
+        sequence_length: int,
+        limits: Sequence[Limit] = (),
+    ) -> None:
         """Take sequences as they were packed.
 
         Args:
             sequences: Documents of each sequence.
             cost_DK: Integer cost of each document.
             padded_D: Extent of each document.
-            grid: Has the hard caps of every sequence.
+            sequence_length: The hard cap of every sequence.
+            limits: Further caps.
         """
         self._cost_DK = cost_DK
         self._padded_D = padded_D
-        self._cap = grid.sequence_length
-        self._limits = grid.limits
-        self._moves_DK = np.column_stack([cost_DK, *(limit.load_D for limit in grid.limits)])
+        self._cap = sequence_length
+        self._limits = limits
+        self._moves_DK = np.column_stack([cost_DK, *(limit.load_D for limit in limits)])
         """What moves with a document: its cost by module, then what it takes of each limit."""
         self._num_sequences = len(sequences)
         self.sequence_D = np.empty(len(padded_D), dtype=np.int64)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from msd.planner.primitives.layout import Grid
+from msd.planner.primitives.layout import Grid, Limit
 from msd.planner.primitives.levels import level_buckets, level_rows
 from msd.planner.primitives.trades import Holdings, scattered
 
@@ -126,3 +126,17 @@ def test_the_same_step_is_levelled_alike_every_time():
     grid, rows = Grid(8, 4, 1, CAP), np.arange(32)[:, None]
     first, second = (level_rows(sequences, rows, costs(length_D), length_D, grid) for _ in range(2))
     assert first == second
+
+
+def test_no_trade_passes_a_limit():
+    def only(change):
+        return lambda change_K, pair_C: np.where(change_K[0] == change, -1.0, np.inf)
+
+    # Giving the document of 6 for the one of 5 moves 36 - 25.
+    length_D = np.array([6, 4, 5, 3], dtype=np.int64)
+    for cap, expected in ((2, [[1, 2], [0, 3]]), (1, [[0, 1], [2, 3]])):
+        limit = Limit(np.array([0, 1, 1, 0], dtype=np.int64), cap)
+        holdings = Holdings([[0, 1], [2, 3]], (length_D**2)[:, None], length_D, 12, [limit])
+        made = holdings.trade(np.array([0]), np.array([1]), only(11), np.zeros(1), 0)
+        assert made == (cap == 2)
+        assert [sorted(held) for held in holdings.lists()] == expected
