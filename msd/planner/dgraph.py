@@ -21,7 +21,7 @@ from msd.planner.primitives.balance import Balance, Method, Objective
 from msd.planner.primitives.broadcast import BroadcastAt
 from msd.planner.primitives.cost import Cost
 from msd.planner.primitives.distribute import Distribute
-from msd.planner.primitives.encode import Encode, Every, Ranks
+from msd.planner.primitives.encode import Encode, Every, Meeting, Ranks
 from msd.planner.primitives.gather import Gather
 from msd.planner.primitives.mix import Mix
 from msd.planner.primitives.pack import NO_LIMITS, Limits, Pack
@@ -73,19 +73,9 @@ class Strategy:
         return self.distribute.consumers(self.tree)
 
     @cached_property
-    def encoders(self) -> tuple[int, ...]:
-        """Ranks that encode images apart from their rows."""
-        return () if self.encode is None else self.encode.encoders(self.tree)
-
-    @cached_property
-    def receivers_B(self) -> tuple[tuple[int, ...], ...]:
-        """Ranks that receive the embeddings of each bucket's images."""
-        return () if self.encode is None else self.encode.receivers(self.tree, self.consumers_B)
-
-    @cached_property
-    def returns(self) -> tuple[int, ...]:
-        """Ranks that send gradients of embeddings back."""
-        return () if self.encode is None else self.encode.returning(self.tree, self.receivers_B)
+    def meeting(self) -> Meeting | None:
+        """Who takes part where images are encoded apart from their rows."""
+        return None if self.encode is None else self.encode.meeting(self.tree, self.consumers_B)
 
 
 @dataclass(frozen=True, slots=True)

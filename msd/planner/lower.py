@@ -3,13 +3,12 @@
 # D = documents of the step. S = sequences. B = buckets. M = slots.
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from msd.core.arrays import Float64Array, Int64Array
-from msd.core.encoder import EncoderReport
 from msd.core.mesh import Mesh
 from msd.core.plan import PlanReport, StepPlan
 from msd.core.slices import SliceMethod
@@ -21,7 +20,7 @@ from msd.planner.piece import Piece
 from msd.planner.primitives.align import dummies
 from msd.planner.primitives.balance import Balance, balance
 from msd.planner.primitives.cost import Cost, scaled
-from msd.planner.primitives.encode import Images, encoder_plan
+from msd.planner.primitives.encode import Images
 from msd.planner.primitives.gather import balance_gathered
 from msd.planner.primitives.layout import Grid, Layout, Limit, packed_layout
 from msd.planner.primitives.objective import pipeline_time
@@ -123,22 +122,7 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
         layout = balance_gathered(sequences, cost_DK, share_K, padded_D, grid, op, long_D, **how)
     order, bucket_D, slot_D, offset_D = _placed(layout, padded_D, grid)
     columns = columns[order]
-    encoder, encoding = None, None
-    if strategy.encode is not None and images is not None:
-        encoder, encoding = encoder_plan(
-            strategy.encode,
-            images.in_order(order),
-            num_image_tokens_D=columns[:, 6],
-            num_patches_D=columns[:, 8],
-            offset_D=offset_D,
-            bucket_D=bucket_D,
-            slot_D=slot_D,
-            num_microbatches=grid.num_microbatches,
-            encoders=strategy.encoders,
-            receivers_B=strategy.receivers_B,
-            returns=strategy.returns,
-        )
-    return StepPlan(
+    plan = StepPlan(
         step=membership.step,
         mesh=place.mesh,
         num_buckets=grid.num_buckets,
@@ -172,12 +156,23 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
         else np.zeros((0, 0), dtype=np.bool_),
         global_num_valid_tokens=int(columns[:, 5].sum()),
         progress=membership.progress,
-        report=_report(membership, strategy, place, grid, columns, cost_by_module, padded_D, packed, layout, encoding),
+        report=_report(membership, strategy, place, grid, columns, cost_by_module, padded_D, packed, layout),
         notes=membership.notes,
         is_last=membership.is_last,
         annotations={"num_repeated": membership.num_repeated} if membership.num_repeated else {},
-        encoder=encoder,
     )
+    return plan if images is None else _encoded(plan, strategy, images.in_order(order))
+
+
+def _encoded(plan: StepPlan, strategy: Strategy, images: Images) -> StepPlan:
+    """Return the plan with who encodes its images, and the time that the slowest rank of each round takes for it."""
+    op, meeting = strategy.encode, strategy.meeting
+    assert op is not None and meeting is not None, "images are told apart only to be encoded apart"
+    encoder, report = op.plan(plan, images, meeting)
+    seconds, speed = plan.report.predicted_step_s, strategy.cost_of("encoder").flops_per_s
+    if seconds is not None and speed is not None:
+        seconds += report.slowest / speed
+    return replace(plan, encoder=encoder, report=replace(plan.report, encoder=report, predicted_step_s=seconds))
 
 
 def _limits(limits: Limits, columns: Int64Array) -> tuple[Limit, ...]:
@@ -226,10 +221,9 @@ def _report(
     padded_D: Int64Array,
     packed: Layout,
     layout: Layout,
-    encoding: EncoderReport | None,
 ) -> PlanReport:
-    rows_cost = {m: cost_D for m, cost_D in cost_by_module.items() if encoding is None or m != "encoder"}
-    total_D = _summed(rows_cost, len(padded_D))
+    of_rows = {m: cost_D for m, cost_D in cost_by_module.items() if strategy.encode is None or m != "encoder"}
+    total_D = _summed(of_rows, len(padded_D))
     row_tokens = grid.sequences_per_row * grid.sequence_length
     cost_MB, packed_MB = layout.total_MB(total_D), packed.total_MB(total_D)
     num_tokens = int(columns[:, 4].sum())
@@ -261,8 +255,7 @@ def _report(
         tokens_by_source={name: int(tokens_by_source[i]) for i, name in enumerate(names) if tokens_by_source[i]},
         samples_by_source={name: int(samples_by_source[i]) for i, name in enumerate(names) if tokens_by_source[i]},
         step_flops=float(_summed(cost_by_module, len(padded_D)).sum()) if _all_flops(strategy) else None,
-        predicted_step_s=_predicted_step_s(strategy, place, layout, cost_by_module, encoding),
-        encoder=encoding,
+        predicted_step_s=_predicted_step_s(strategy, place, layout, of_rows),
     )
 
 
@@ -271,32 +264,23 @@ def _all_flops(strategy: Strategy) -> bool:
 
 
 def _predicted_step_s(
-    strategy: Strategy,
-    place: Place,
-    layout: Layout,
-    cost_by_module: dict[str, Float64Array],
-    encoding: EncoderReport | None,
+    strategy: Strategy, place: Place, layout: Layout, of_rows: dict[str, Float64Array]
 ) -> float | None:
     """Return seconds of a step in which all ranks meet in every slot, or None without FLOP/s for every module.
 
-    A row's work is shared by the ranks that receive it: with pipeline stages, equally, in a 1F1B schedule whose slots
-    take as long as their slowest row. Images that are encoded apart from their rows add what the slowest rank of each
-    round takes.
+    A row's work, of the modules given, is shared by the ranks that receive it: with pipeline stages, equally, in a 1F1B
+    schedule whose slots take as long as their slowest row.
     """
     speeds = [op.flops_per_s for op in strategy.costs]
     if not speeds or not _all_flops(strategy) or any(speed is None for speed in speeds):
         return None
     ranks = len(place.consumers_B[0])
     seconds_MB = np.zeros((len(layout.rows), len(layout.rows[0])))
-    encoding_s = 0.0
-    for op in strategy.costs:
-        if encoding is not None and op.module == "encoder":
-            encoding_s = encoding.slowest / (op.flops_per_s or 0.0)
-        else:
-            seconds_MB += layout.total_MB(cost_by_module[op.module]) / ((op.flops_per_s or 0.0) * ranks)
+    for module, cost_D in of_rows.items():
+        seconds_MB += layout.total_MB(cost_D) / ((strategy.cost_of(module).flops_per_s or 0.0) * ranks)
     slowest_M = seconds_MB.max(axis=1)
     num_stages = place.mesh.size("pp")
-    return float(encoding_s + num_stages * pipeline_time(slowest_M, num_stages))
+    return float(num_stages * pipeline_time(slowest_M, num_stages))
 
 
 def _summed(cost_by_module: dict[str, Float64Array], num_documents: int) -> Float64Array:

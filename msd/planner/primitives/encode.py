@@ -9,12 +9,14 @@ and no image is encoded twice.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
 
 from msd.core.arrays import Float64Array, Int64Array
 from msd.core.encoder import EncoderPlan, EncoderReport
+from msd.core.plan import StepPlan
 from msd.errors import ConfigError
 from msd.planner.balancers import lpt
 from msd.planner.floors import excess, imbalance_floor
@@ -50,29 +52,81 @@ class Encode:
                 "different slots at a time, so they cannot meet in each; use every='step', or ranks='dp_cp'"
             )
 
-    def encoders(self, tree: ClientPlaceTree) -> tuple[int, ...]:
-        """Return the ranks that encode."""
-        axes = tree.mesh.as_dict()
-        return tree.ranks(**{axis: 0 for axis in _FIRST_OF[self.ranks] if axis in axes})
+    def meeting(self, tree: ClientPlaceTree, consumers_B: Sequence[Sequence[int]]) -> "Meeting":
+        """Return who takes part: only the first pipeline stage embeds rows."""
+        axes, embeds = tree.mesh.as_dict(), set(tree.ranks(pp=0))
+        receivers_B = tuple(tuple(rank for rank in ranks if rank in embeds) for ranks in consumers_B)
+        return Meeting(
+            encoders=tree.ranks(**{axis: 0 for axis in _FIRST_OF[self.ranks] if axis in axes}),
+            receivers_B=receivers_B,
+            returns=_returning(tree, receivers_B),
+        )
 
-    def receivers(self, tree: ClientPlaceTree, consumers_B: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-        """Return for each bucket the ranks that embed its rows: only the first pipeline stage does."""
-        embeds = set(tree.ranks(pp=0))
-        return tuple(tuple(rank for rank in ranks if rank in embeds) for ranks in consumers_B)
+    def plan(self, plan: StepPlan, images: "Images", meeting: "Meeting") -> tuple[EncoderPlan, EncoderReport]:
+        """Return who encodes what, and how even that is.
 
-    @staticmethod
-    def returning(tree: ClientPlaceTree, receivers_B: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """Return the receivers whose gradients count, in order: of those that repeat one another's work, the first."""
-        first: dict[tuple[int, ...], int] = {}
-        for bucket, ranks in enumerate(receivers_B):
-            for rank in ranks:
-                coordinate = tree.mesh.coordinate(rank)
-                apart = (bucket, *(index for axis, index in coordinate.items() if axis not in _SAME_WORK))
-                first.setdefault(apart, rank)
-        return tuple(sorted(first.values()))
+        Args:
+            plan: Where the documents lie. The images of a document have equally many patches for a placeholder.
+            images: In the order of its documents.
+            meeting: Who takes part.
+        """
+        document_I, num_patches_I = images.document_I, images.num_patches_I
+        num_tokens_I = (
+            num_patches_I * plan.num_image_tokens_D[document_I] // np.maximum(1, plan.num_patches_D[document_I])
+        )
+        is_first_I = np.diff(document_I, prepend=-1) > 0
+        first_I = np.flatnonzero(is_first_I)[np.cumsum(is_first_I) - 1]
+        before_I = np.cumsum(num_tokens_I) - num_tokens_I
+        num_rounds = plan.num_microbatches if self.every == "slot" else 1
+        round_I = plan.slot_D[document_I].astype(np.int64) if num_rounds > 1 else np.zeros_like(document_I)
+        bucket_I = plan.bucket_D[document_I].astype(np.int64)
+        encoder_I = _assigned(images.cost_I, num_tokens_I, round_I, bucket_I, num_rounds, meeting)
+        found = EncoderPlan(
+            ranks_E=meeting.encoders,
+            receivers_B=meeting.receivers_B,
+            returns=meeting.returns,
+            num_rounds=num_rounds,
+            document_I=document_I.astype(np.int32),
+            index_I=(np.arange(len(document_I)) - first_I).astype(np.int32),
+            num_patches_I=num_patches_I.astype(np.int32),
+            num_tokens_I=num_tokens_I.astype(np.int32),
+            offset_I=(plan.offset_D[document_I] + before_I - before_I[first_I]).astype(np.int32),
+            round_I=round_I.astype(np.int32),
+            rank_I=np.array(meeting.encoders, dtype=np.int32)[encoder_I],
+        )
+        return found, _report(found, images.cost_I, encoder_I, bucket_I, meeting)
 
     def __str__(self) -> str:
         return f"encode({self.ranks!r}, every={self.every!r})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """Who takes part in a round."""
+
+    encoders: tuple[int, ...]
+    """Ranks that encode."""
+    receivers_B: tuple[tuple[int, ...], ...]
+    """Ranks that embed the rows of each bucket."""
+    returns: tuple[int, ...]
+    """Those of them whose gradients count."""
+
+    @cached_property
+    def home_E(self) -> list[int]:
+        """The bucket whose rows each encoding rank embeds itself, or -1."""
+        bucket_of = {rank: bucket for bucket, ranks in enumerate(self.receivers_B) for rank in ranks}
+        return [bucket_of.get(rank, -1) for rank in self.encoders]
+
+
+def _returning(tree: ClientPlaceTree, receivers_B: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return the receivers whose gradients count, in order: of those that repeat one another's work, the first."""
+    first: dict[tuple[int, ...], int] = {}
+    for bucket, ranks in enumerate(receivers_B):
+        for rank in ranks:
+            coordinate = tree.mesh.coordinate(rank)
+            apart = (bucket, *(index for axis, index in coordinate.items() if axis not in _SAME_WORK))
+            first.setdefault(apart, rank)
+    return tuple(sorted(first.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,94 +153,31 @@ class Images:
         )
 
 
-def encoder_plan(
-    op: Encode,
-    images: Images,
-    *,
-    num_image_tokens_D: Int64Array,
-    num_patches_D: Int64Array,
-    offset_D: Int64Array,
-    bucket_D: Int64Array,
-    slot_D: Int64Array,
-    num_microbatches: int,
-    encoders: tuple[int, ...],
-    receivers_B: tuple[tuple[int, ...], ...],
-    returns: tuple[int, ...],
-) -> tuple[EncoderPlan, EncoderReport]:
-    """Return who encodes what, and how even that is.
-
-    Args:
-        op: How often ranks meet.
-        images: In the order of the plan's documents.
-        num_image_tokens_D: Placeholders of each document.
-        num_patches_D: Patches of each document; all its images have equally many for a placeholder.
-        offset_D: Where each document starts in its row.
-        bucket_D: Its bucket.
-        slot_D: Its slot.
-        num_microbatches: Slots.
-        encoders: Ranks that encode.
-        receivers_B: Ranks that embed the rows of each bucket.
-        returns: Those of them whose gradients count.
-    """
-    document_I = images.document_I
-    num_tokens_I = images.num_patches_I * num_image_tokens_D[document_I] // np.maximum(1, num_patches_D[document_I])
-    is_first_I = np.diff(document_I, prepend=-1) > 0
-    first_I = np.flatnonzero(is_first_I)[np.cumsum(is_first_I) - 1]
-    before_I = np.cumsum(num_tokens_I) - num_tokens_I
-    num_rounds = num_microbatches if op.every == "slot" else 1
-    round_I = slot_D[document_I] if num_rounds > 1 else np.zeros_like(document_I)
-    bucket_I = bucket_D[document_I]
-    encoder_I = _assigned(images.cost_I, num_tokens_I, round_I, bucket_I, num_rounds, encoders, receivers_B)
-    plan = EncoderPlan(
-        ranks_E=encoders,
-        receivers_B=receivers_B,
-        returns=returns,
-        num_rounds=num_rounds,
-        document_I=document_I.astype(np.int32),
-        index_I=(np.arange(len(document_I)) - first_I).astype(np.int32),
-        num_patches_I=images.num_patches_I.astype(np.int32),
-        num_tokens_I=num_tokens_I.astype(np.int32),
-        offset_I=(offset_D[document_I] + before_I - before_I[first_I]).astype(np.int32),
-        round_I=round_I.astype(np.int32),
-        rank_I=np.array(encoders, dtype=np.int32)[encoder_I],
-    )
-    return plan, _report(plan, images.cost_I, encoder_I, bucket_I)
-
-
 def _assigned(
     cost_I: Float64Array,
     num_tokens_I: Int64Array,
     round_I: Int64Array,
     bucket_I: Int64Array,
     num_rounds: int,
-    encoders: tuple[int, ...],
-    receivers_B: tuple[tuple[int, ...], ...],
+    meeting: Meeting,
 ) -> Int64Array:
     """Return the index of the encoding rank of each image: even cost in every round, then as little traffic."""
     scaled_IK, _ = scaled([cost_I])
     even_IK = scaled_IK if scaled_IK.shape[1] else np.ones((len(cost_I), 1), dtype=np.int64)
-    home_E = _homes(encoders, receivers_B)
     encoder_I = np.zeros(len(cost_I), dtype=np.int64)
     for number in range(num_rounds):
         met = np.flatnonzero(round_I == number)
-        group_I = lpt(even_IK[met], len(encoders))
-        encoder_I[met] = _near(group_I, bucket_I[met], num_tokens_I[met], home_E, len(receivers_B))[group_I]
+        group_I = lpt(even_IK[met], len(meeting.encoders))
+        encoder_I[met] = _near(group_I, bucket_I[met], num_tokens_I[met], meeting)[group_I]
     return encoder_I
 
 
-def _homes(encoders: tuple[int, ...], receivers_B: tuple[tuple[int, ...], ...]) -> list[int]:
-    """Return the bucket whose rows each encoding rank embeds itself, or -1."""
-    bucket_of = {rank: bucket for bucket, ranks in enumerate(receivers_B) for rank in ranks}
-    return [bucket_of.get(rank, -1) for rank in encoders]
-
-
-def _near(
-    group_I: Int64Array, bucket_I: Int64Array, num_tokens_I: Int64Array, home_E: list[int], num_buckets: int
-) -> Int64Array:
+def _near(group_I: Int64Array, bucket_I: Int64Array, num_tokens_I: Int64Array, meeting: Meeting) -> Int64Array:
     """Return the rank of each group of images: one that needs many of its embeddings itself, if there is one.
 
     Groups cost the same wherever they go. The pairs of group and bucket with the most embeddings choose first.
     """
+    home_E, num_buckets = meeting.home_E, len(meeting.receivers_B)
     pair_P, pair_I = np.unique(group_I * num_buckets + bucket_I, return_inverse=True)
     tokens_P = np.bincount(pair_I, weights=num_tokens_I, minlength=len(pair_P))
     free: dict[int, list[int]] = {}
@@ -202,7 +193,9 @@ def _near(
     return encoder_G
 
 
-def _report(plan: EncoderPlan, cost_I: Float64Array, encoder_I: Int64Array, bucket_I: Int64Array) -> EncoderReport:
+def _report(
+    plan: EncoderPlan, cost_I: Float64Array, encoder_I: Int64Array, bucket_I: Int64Array, meeting: Meeting
+) -> EncoderReport:
     num_rounds, num_encoders, num_buckets = plan.num_rounds, len(plan.ranks_E), len(plan.receivers_B)
     round_I = plan.round_I.astype(np.int64)
     cost_RE = _table(round_I, encoder_I, cost_I, num_rounds, num_encoders)
@@ -211,7 +204,7 @@ def _report(plan: EncoderPlan, cost_I: Float64Array, encoder_I: Int64Array, buck
         (1.0 + imbalance_floor(cost_I[round_I == number], num_encoders)) * float(cost_RE[number].sum())
         for number in range(num_rounds)
     ]
-    is_home_I = np.array(_homes(plan.ranks_E, plan.receivers_B), dtype=np.int64)[encoder_I] == bucket_I
+    is_home_I = np.array(meeting.home_E, dtype=np.int64)[encoder_I] == bucket_I
     num_tokens = int(plan.num_tokens_I.sum())
     return EncoderReport(
         cost_E=cost_RE.sum(axis=0),
