@@ -84,7 +84,7 @@ def test_without_a_group_items_say_whom_to_receive_from():
     config = config_for(broadcast=["tp"])
     [first, _] = taken(config, 0, "megatron_packed")
     [second, _] = taken(config, 1, "megatron_packed")
-    assert set(first[0]) == {"tokens", "labels", "loss_mask", "position_ids", "packed_seq_params"}
+    assert set(first[0]) == {"tokens", "labels", "loss_mask", "position_ids", "packed_seq_params", "images"}
     assert [marker.root for marker in second] == [0, 0]
     assert second[0].shapes["input_ids"] == ((256,), "int32")
 

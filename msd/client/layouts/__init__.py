@@ -8,6 +8,7 @@ Layouts of text keep the images of a row that has some in a field `images`, as `
 their `starts` are positions of the whole row.
 """
 
+from msd.client.layouts.encoder import encoder_rounds
 from msd.client.layouts.flash import flash
 from msd.client.layouts.hf import hf
 from msd.client.layouts.laid_out import LaidOutBatch
@@ -22,6 +23,7 @@ __all__ = [
     "LaidOutBatch",
     "Layout",
     "Segments",
+    "encoder_rounds",
     "flash",
     "hf",
     "layout_named",

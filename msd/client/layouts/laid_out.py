@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from msd.client.layouts.encoder import encoder_rounds
 from msd.core.arrays import Int32Array, Int64Array
-from msd.core.batch import IMAGE_FIELDS, EncoderShare, Microbatch, RankBatch
+from msd.core.batch import IMAGE_FIELDS, Microbatch, RankBatch
 from msd.errors import ConfigError
 
 
@@ -26,8 +27,9 @@ class LaidOutBatch(list[Any]):
     """Labelled positions of the step: divide the summed loss by it, on every rank."""
     sequence_length: int
     """Tokens of a sequence; a whole row is one or more of them."""
-    encoder: list[EncoderShare]
-    """What this rank encodes apart from its rows, round by round; empty where images are encoded with their row."""
+    encoder: list[dict[str, Any]]
+    """What this rank encodes apart from its rows, round by round, for `msd.torch.EmbeddingExchange`; empty where images
+    are encoded with their row. See `encoder_rounds`."""
 
     @classmethod
     def of(cls, batch: RankBatch, lay_out: Callable[[Microbatch], Any]) -> "LaidOutBatch":
@@ -40,7 +42,7 @@ class LaidOutBatch(list[Any]):
         made.num_valid_tokens = batch.num_valid_tokens
         made.global_num_valid_tokens = batch.global_num_valid_tokens
         made.sequence_length = batch.sequence_length
-        made.encoder = batch.encoder
+        made.encoder = encoder_rounds(batch)
         return made
 
     def __repr__(self) -> str:

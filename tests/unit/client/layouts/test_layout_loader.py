@@ -2,6 +2,7 @@
 
 import collections
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from layout_batches import GOLDEN, golden_batch  # noqa: E402
 from msd import layouts  # noqa: E402
 from msd.client.client import RankClient  # noqa: E402
 from msd.client.torch import DataLoader  # noqa: E402
-from msd.core.batch import RankBatch  # noqa: E402
+from msd.core.batch import EncoderShare, RankBatch  # noqa: E402
 from msd.core.mesh import Mesh  # noqa: E402
 from msd.errors import ConfigError  # noqa: E402
 
@@ -93,6 +94,32 @@ def test_torchtitan_gets_pairs():
 
 def test_tensors_of_a_layout_move_to_a_device():
     assert {tensor.device.type for tensor in tensors_in(step_of("torchtitan", device="meta"))} == {"meta"}
+
+
+def test_what_a_rank_encodes_is_told_as_the_exchange_takes_it(monkeypatch):
+    share = EncoderShare(
+        pixels=np.zeros((4, 12), np.uint8),
+        grids=np.array([[1, 2, 2]], np.int32),
+        num_embeddings=1,
+        ranks=np.array([0, 1], np.int32),
+        returns=np.array([1, 0], np.int32),
+        send_counts=np.array([0, 1], np.int32),
+        send_rows=np.array([0], np.int32),
+        receive_counts=np.array([0, 2], np.int32),
+        slots=np.array([0, 1], np.int32),
+        positions=np.array([3, 5], np.int32),
+    )
+    batch = replace(golden_batch(), encoder=[share])
+    monkeypatch.setattr(OneStep, "take", lambda self, rank, session: batch)
+    [laid_out] = DataLoader(OneStep(), rank=1, layout="hf", steps=1)
+    [plain] = DataLoader(OneStep(), rank=1, steps=1)
+    [found], [wanted] = laid_out.encoder, plain.encoder
+    assert list(found) == list(wanted)
+    assert (found["ranks"], found["send_counts"], found["receive_counts"]) == ([0, 1], [0, 1], [0, 2])
+    assert (found["positions"].dtype, found["positions"].tolist()) == (torch.int64, [3, 5])
+    assert found["pixels"].dtype == wanted["pixels"].dtype == torch.uint8
+    [moved] = DataLoader(OneStep(), rank=1, layout="hf", device="meta", steps=1)
+    assert moved.encoder[0]["pixels"].device.type == "meta"
 
 
 def test_a_step_in_a_layout_passes_through_the_loader_of_torch():
