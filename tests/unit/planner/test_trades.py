@@ -136,7 +136,7 @@ def test_no_trade_passes_a_limit():
     length_D = np.array([6, 4, 5, 3], dtype=np.int64)
     for cap, expected in ((2, [[1, 2], [0, 3]]), (1, [[0, 1], [2, 3]])):
         limit = Limit(np.array([0, 1, 1, 0], dtype=np.int64), cap)
-        holdings = Holdings([[0, 1], [2, 3]], (length_D**2)[:, None], length_D, 12, [limit])
+        holdings = Holdings([[0, 1], [2, 3]], (length_D**2)[:, None], length_D, 10, [limit])
         made = holdings.trade(np.array([0]), np.array([1]), only(11), np.zeros(1), 0)
         assert made == (cap == 2)
         assert [sorted(held) for held in holdings.lists()] == expected
