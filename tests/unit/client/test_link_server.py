@@ -71,7 +71,7 @@ def test_a_rank_says_hello_and_takes_its_steps(opened, run, number):
     welcome = channel.ask(Kind.HELLO, {"rank": 1, "next_step": None, "generation": None})
     assert welcome.header == {
         "id": 0, "session": 1, "mesh": {"dp": 2, "pp": 1, "cp": 1, "tp": 1}, "generation": 0, "first_step": 0,
-        "position": position_after(-1),
+        "position": position_after(-1), "deadline_s": run.deadline_s,
     }  # fmt: skip
     for step in (0, 1, 0):
         frame = channel.ask(Kind.TAKE, {**TAKE, "step": step})
