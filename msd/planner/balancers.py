@@ -53,6 +53,8 @@ def lpt(cost_SK: Int64Array, num_buckets: int, *, capacity: int | None = None) -
 
 
 def _lightest_first(cost_SK: Int64Array, order: Int64Array, num_buckets: int, capacity: int) -> Int64Array:
+    if cost_SK.shape[1] == 1:
+        return _lightest_by_one(cost_SK[:, 0], order, num_buckets, capacity)
     costs = cost_SK.tolist()
     loads = [[0] * cost_SK.shape[1] for _ in range(num_buckets)]
     room = [capacity] * num_buckets
@@ -78,6 +80,23 @@ def _without_caps(cost_S: Int64Array, order: Int64Array, num_buckets: int) -> In
         buckets.append(bucket)
     bucket_S = np.empty(len(cost_S), dtype=np.int64)
     bucket_S[order] = buckets
+    return bucket_S
+
+
+def _lightest_by_one(cost_S: Int64Array, order: Int64Array, num_buckets: int, capacity: int) -> Int64Array:
+    room = [capacity] * num_buckets
+    heap = [(0, bucket) for bucket in range(num_buckets)]
+    bucket_of = []
+    for cost in cost_S[order].tolist():
+        load, bucket = heap[0]
+        bucket_of.append(bucket)
+        room[bucket] -= 1
+        if room[bucket]:
+            heapq.heapreplace(heap, (load + cost, bucket))
+        else:
+            heapq.heappop(heap)
+    bucket_S = np.empty(len(cost_S), dtype=np.int64)
+    bucket_S[order] = bucket_of
     return bucket_S
 
 

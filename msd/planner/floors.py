@@ -43,7 +43,8 @@ def capped_imbalance_floor(cost_D: Float64Array, padded_D: Int64Array, num_bucke
     heaviest = int(cost_D.argmax())
     must_hold = int(padded_D.sum()) - (num_buckets - 1) * bucket_tokens - int(padded_D[heaviest])
     others = np.delete(np.arange(len(cost_D)), heaviest)
-    bound = float(cost_D[heaviest]) + _extreme_cost(cost_D[others], padded_D[others], must_hold, heaviest_first=False)
+    rest = CheapestFirst(cost_D[others], padded_D[others]).cost_of(np.array([max(0, must_hold)]))
+    bound = float(cost_D[heaviest] + rest[0])
     return max(floor, bound * num_buckets / total - 1.0)
 
 
@@ -64,6 +65,7 @@ def row_bounds(
     num_microbatches: int,
     sequence_length: int,
     sequences_per_row: int,
+    cheapest: "CheapestFirst",
 ) -> RowBounds:
     """Return bounds on the costs of rows in order of cost, from documents longer than half a sequence.
 
@@ -78,7 +80,6 @@ def row_bounds(
     is_long = 2 * padded_D > sequence_length
     row_tokens = sequences_per_row * sequence_length
     must_hold = least_tokens(padded_D, row_tokens, num_sequences * sequence_length)
-    cheapest = CheapestFirst(cost_D, padded_D)
     alone = np.sort(cost_D[is_long] + cheapest.cost_of(np.maximum(0, must_hold - padded_D[is_long])))[::-1]
     least_M = np.full(num_microbatches, float(cheapest.cost_of(np.array([must_hold]))[0]))
     told = alone[:: sequences_per_row * num_buckets][:num_microbatches]
@@ -116,14 +117,15 @@ def lockstep_floor(
     total = float(cost_D.sum())
     if not len(cost_D) or total <= 0:
         return 0.0
-    bounds = row_bounds(cost_D, padded_D, num_buckets, num_microbatches, sequence_length, sequences_per_row)
+    cheapest = CheapestFirst(cost_D, padded_D)
+    bounds = row_bounds(cost_D, padded_D, num_buckets, num_microbatches, sequence_length, sequences_per_row, cheapest)
     short = float(np.maximum(0.0, np.repeat(bounds.least_M, num_buckets) - bounds.most_R).sum()) / num_buckets
     best = total / num_buckets + short
     slowest = 0.0
     for j in range(1, num_microbatches + 1):
         slowest += float(bounds.least_M[j - 1])
         num_tokens = j * num_buckets * sequences_per_row * sequence_length
-        taken = _extreme_cost(cost_D, padded_D, num_tokens, heaviest_first=True)
+        taken = cheapest.most_cost_of(num_tokens)
         best = max(best, slowest + (total - taken) / num_buckets)
     return max(imbalance_floor(cost_D, num_buckets), best * num_buckets / total - 1.0)
 
@@ -147,6 +149,10 @@ class CheapestFirst:
         least: Float64Array = np.interp(num_tokens, self._tokens, self._cost)
         return least
 
+    def most_cost_of(self, num_tokens: int) -> float:
+        """Return the largest cost of so many tokens: what is left of all when the others take the cheapest."""
+        return float(self._cost[-1] - np.interp(self._tokens[-1] - num_tokens, self._tokens, self._cost))
+
 
 def _highest_density(cost_D: Float64Array, padded_D: Int64Array, room: Int64Array) -> Float64Array:
     """Return the highest cost by token among the documents that fit into each room; 0 where none fits."""
@@ -154,14 +160,3 @@ def _highest_density(cost_D: Float64Array, padded_D: Int64Array, room: Int64Arra
     highest = np.concatenate([[0.0], np.maximum.accumulate((cost_D / padded_D)[order])])
     found: Float64Array = highest[np.searchsorted(padded_D[order], room, side="right")]
     return found
-
-
-def _extreme_cost(cost_D: Float64Array, tokens_D: Int64Array, num_tokens: int, *, heaviest_first: bool) -> float:
-    """Return the least or largest cost of `num_tokens` tokens of documents, the last document taken in part."""
-    if num_tokens <= 0 or not len(cost_D):
-        return 0.0
-    density = cost_D / tokens_D
-    order = np.argsort(-density if heaviest_first else density, kind="stable")
-    tokens = np.concatenate([[0.0], np.cumsum(tokens_D[order])])
-    cost = np.concatenate([[0.0], np.cumsum(cost_D[order])])
-    return float(np.interp(num_tokens, tokens, cost))

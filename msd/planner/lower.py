@@ -2,6 +2,7 @@
 
 # D = documents of the step. S = sequences. B = buckets. M = slots.
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -47,8 +48,8 @@ class Membership:
     """[D, 9]: the first fields of each `Piece`, sequence after sequence."""
 
     def __post_init__(self) -> None:
-        pieces = [piece[:9] for sequence in self.sequences for piece in sequence]
-        object.__setattr__(self, "columns", np.array(pieces, dtype=np.int64).reshape(-1, 9))
+        fields = itertools.chain.from_iterable(piece[:9] for sequence in self.sequences for piece in sequence)
+        object.__setattr__(self, "columns", np.fromiter(fields, dtype=np.int64).reshape(-1, 9))
 
     def images(self, cost: Cost) -> Images:
         """Return the images of the step, one by one, each with what it costs."""

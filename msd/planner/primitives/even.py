@@ -19,7 +19,7 @@ from msd.planner.primitives.levels import level_buckets, level_rows
 from msd.planner.primitives.objective import lockstep_excess
 
 _MAX_TRIES = 400
-_LEVEL_ALREADY = 0.002
+_LEVEL_ALREADY = 0.003
 """Excess of lockstep up to which rows are not traded for less."""
 
 

@@ -90,4 +90,6 @@ def by_slot(of_row: list[list[int]], grid: Grid) -> list[list[list[int]]]:
 
 def finished(sequences: list[list[int]], rows: list[list[list[int]]]) -> Layout:
     """Return the layout with the empty sequences of each row last."""
+    if all(sequences):
+        return Layout(sequences, rows)
     return Layout(sequences, [[sorted(row, key=lambda s: not sequences[s]) for row in slot] for slot in rows])

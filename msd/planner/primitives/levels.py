@@ -70,7 +70,7 @@ def level_rows(
     def aim(cost_RK: Int64Array) -> _Standing:
         return _toward_levels(cost_RK, None if bounds is None else bounds.of(holdings.sequence_D), grid)
 
-    return _traded(holdings, sequences_RQ, aim)
+    return holdings.lists() if _trade(holdings, sequences_RQ, aim) else sequences
 
 
 def level_buckets(
@@ -92,26 +92,26 @@ def level_buckets(
     def aim(cost_RK: Int64Array) -> _Standing:
         return _toward_buckets(cost_RK, grid)
 
-    holdings = Holdings(sequences, cost_DK, padded_D, grid.sequence_length, grid.limits)
-    return _traded(holdings, sequences_RQ, aim)
+    holdings = Holdings(sequences, cost_DK, padded_D, grid.sequence_length)
+    return holdings.lists() if _trade(holdings, sequences_RQ, aim) else sequences
 
 
-def _traded(holdings: Holdings, sequences_RQ: Int64Array, aim: Callable[[Int64Array], _Standing]) -> list[list[int]]:
-    """Return the best of the sequences that rounds of trades come by."""
+def _trade(holdings: Holdings, sequences_RQ: Int64Array, aim: Callable[[Int64Array], _Standing]) -> bool:
+    """Let rows trade for rounds, and leave the best that they came by; return whether that is not how they began."""
     mean_row = float(holdings.cost_SK.sum(axis=0).max()) / len(sequences_RQ)
-    best, best_D, gained_at = None, holdings.sequence_D, 0
+    best, best_D, best_at, gained_at = None, holdings.sequence_D, 0, 0
     for turn in range(_MAX_ROUNDS if len(sequences_RQ) > 1 else 0):
         standing = aim(holdings.cost_SK[sequences_RQ].sum(axis=1))
         if best is None or standing.value < best:
             gained_at = turn if best is None or standing.value < best - mean_row / 4096 else gained_at
-            best, best_D = standing.value, holdings.sequence_D.copy()
+            best, best_D, best_at = standing.value, holdings.sequence_D.copy(), turn
         giver_N, taker_N = _pairs(standing.excess_R, turn, _LEVEL * mean_row)
         if standing.is_level or turn - gained_at > _PATIENCE:
             break
         if len(giver_N):
             _trade_rows(holdings, sequences_RQ, giver_N, taker_N, standing.excess_RK, turn)
     holdings.sequence_D = best_D
-    return holdings.lists()
+    return best_at > 0
 
 
 class _Bounds:
@@ -120,8 +120,8 @@ class _Bounds:
     def __init__(self, cost_D: Int64Array, padded_D: Int64Array, sequences_RQ: Int64Array, grid: Grid) -> None:
         shape = (grid.num_buckets, grid.num_microbatches, grid.sequence_length, grid.sequences_per_row)
         costs_D = cost_D.astype(np.float64)
-        self._rows = row_bounds(costs_D, padded_D, *shape)
         self._cheapest = CheapestFirst(costs_D, padded_D)
+        self._rows = row_bounds(costs_D, padded_D, *shape, self._cheapest)
         self._long = np.flatnonzero(2 * padded_D > grid.sequence_length)
         self._cost, self._tokens = costs_D[self._long], padded_D[self._long]
         self._row_S = np.empty(sequences_RQ.size, dtype=np.int64)

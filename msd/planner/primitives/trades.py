@@ -11,6 +11,7 @@ Sums are integers, comparisons are of exactly rounded numbers, sorts have no tie
 # D = documents. S = sequences. K = modules. N = pairs of sequences. P = subsets of the units of one sequence.
 # T = documents of all sequences that take part. C = candidates: two subsets that fit.
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -97,9 +98,9 @@ class Holdings:
 
     def lists(self) -> list[list[int]]:
         """Return the documents of each sequence, in the order of their numbers."""
-        order = np.argsort(self.sequence_D, kind="stable")
-        ends = np.cumsum(np.bincount(self.sequence_D, minlength=self._num_sequences))
-        return [held.tolist() for held in np.split(order, ends[:-1])]
+        order = np.argsort(self.sequence_D, kind="stable").tolist()
+        ends = np.cumsum(np.bincount(self.sequence_D, minlength=self._num_sequences)).tolist()
+        return [order[start:end] for start, end in itertools.pairwise([0, *ends])]
 
     def trade(self, giver_N: Int64Array, taker_N: Int64Array, score: Score, limit_N: Float64Array, turn: int) -> int:
         """Make the best trade of each pair, where there is one that is good enough; return how many were made.
