@@ -7,6 +7,7 @@ from msd.planner.primitives.pack.limits import Loads
 from msd.planner.primitives.pack.op import Pack
 
 _PLACE_BITS = 32
+_PLACE = (1 << _PLACE_BITS) - 1
 
 
 class BestFit:
@@ -28,6 +29,7 @@ class BestFit:
         self.sequences: list[list[Piece]] = [[] for _ in range(op.num_sequences)]
         self.carry: list[Piece] = []
         self._op = op
+        self._multiple = op.document_multiple
         self._is_limited = bool(op.limits)
         self._lookahead = op.lookahead if op.max_age > 1 else min(op.lookahead, op.num_sequences)
         # Sequences with room, as room << _PLACE_BITS | place, in increasing order: the first that fits is the fullest.
@@ -45,7 +47,7 @@ class BestFit:
         """Whether every sequence is full, or as much waits as may."""
         if self.carry and (len(self.carry) >= self._lookahead or self._waiting > self._may_wait):
             return True
-        return self.num_empty == 0 and not self._open
+        return not self._open and self.num_empty == 0
 
     @property
     def num_empty(self) -> int:
@@ -54,12 +56,13 @@ class BestFit:
 
     def offer(self, piece: Piece) -> None:
         """Take one more sample."""
-        taken = extent(piece.length, self._op.document_multiple)
-        at = bisect_left(self._open, taken << _PLACE_BITS)
+        taken, open_ = extent(piece.length, self._multiple), self._open
+        at = bisect_left(open_, taken << _PLACE_BITS)
         if self._is_limited:
             at = self._first_within_limits(at, piece)
-        if at < len(self._open):
-            room, place = divmod(self._open.pop(at), 1 << _PLACE_BITS)
+        if at < len(open_):
+            fullest = open_.pop(at)
+            room, place = fullest >> _PLACE_BITS, fullest & _PLACE
         elif self._num_started < self._op.num_sequences:
             room, place = self._op.sequence_length, self._num_started
             self._num_started += 1
@@ -70,8 +73,8 @@ class BestFit:
         self.sequences[place].append(piece)
         if self._is_limited:
             self._add_loads(place, piece)
-        if room - taken >= self._op.document_multiple:
-            insort(self._open, (room - taken) << _PLACE_BITS | place)
+        if room - taken >= self._multiple:
+            insort(open_, (room - taken) << _PLACE_BITS | place)
 
     def finish(self, *, drop: bool) -> bool:
         """Return whether the step may go out: with `drop`, when no sequence is empty."""
@@ -80,7 +83,7 @@ class BestFit:
     def _first_within_limits(self, at: int, piece: Piece) -> int:
         loads, caps = self._op.limits.loads(piece), self._op.limits.caps
         for index in range(at, len(self._open)):
-            held = self._loads[self._open[index] & ((1 << _PLACE_BITS) - 1)]
+            held = self._loads[self._open[index] & _PLACE]
             if all(load + more <= cap for load, more, cap in zip(held, loads, caps, strict=True)):
                 return index
         return len(self._open)
