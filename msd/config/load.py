@@ -23,8 +23,9 @@ def load_config(path: str | os.PathLike[str], overrides: str | Sequence[str] = (
     Args:
         path: The file. Relative paths inside it resolve against its directory, and dotted paths find modules there:
             the directory is appended to `sys.path`.
-        overrides: `a.b=c` settings that win over the file, or one of them; values are read as YAML. List items by
-            number: `sources.web.transforms.0.append_eos=true`.
+        overrides: `a.b=c` settings that win over the file, or one of them; values are read as YAML, and `a.b=@file`
+            reads the value from a YAML file, relative to the working directory. List items by number:
+            `sources.web.transforms.0.append_eos=true`.
 
     Raises:
         ConfigError: One line with the path of the setting, what was found, and what to do.
@@ -121,6 +122,8 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise ConfigError(f"override {override!r} must look like a.b=c")
+    if text.startswith("@"):
+        text = _value_file(text[1:], override)
     try:
         value = yaml.load(text, Loader=_OwnLoader)
     except (yaml.YAMLError, RecursionError):
@@ -143,6 +146,15 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
         place[last] = value
     else:
         raise ConfigError(f"override {override!r}: {last!r} lies inside a plain value")
+
+
+def _value_file(path: str, override: str) -> str:
+    """Return the text of `a.b=@file`: a plain YAML value never begins with @."""
+    try:
+        return Path(own_path(path, name=f"override {override[:80]!r}")).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"override {override[:80]!r}: cannot read {path!r}: {reason}") from None
 
 
 def _item(items: list[Any], piece: str, override: str) -> Any:

@@ -9,8 +9,20 @@ import numpy as np
 
 from msd.core.arrays import Int64Array
 from msd.core.plan import StepPlan
-from msd.planner.balancers import lpt
-from msd.simulator.work import StepWork, canonical_order
+from msd.planner.balancers import karmarkar_karp, lpt
+from msd.simulator.work import StepWork, canonical_order, image_order
+
+_MOST_DIFFERENCED = 512
+"""Rows up to which tokens are evened out by differencing; it keeps all rows of every partial assignment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Encoding:
+    """Who encodes the images of a step, and when."""
+
+    rank_I: Int64Array
+    round_I: Int64Array
+    """Ranks meet once a round, to exchange embeddings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -22,8 +34,8 @@ class Assignment:
     slot_D: Int64Array
     is_padded: bool
     """Rows are sequences of fixed length; otherwise a row is as long as its documents."""
-    rank_I: Int64Array | None = None
-    """Who encodes each image; None leaves it to the ranks that hold its row."""
+    encoding: Encoding | None = None
+    """None leaves images to the ranks that hold their rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +65,51 @@ class Grid:
 
 
 ASSIGNMENTS = {
-    "dealt": "samples dealt in the order drawn, the same number to each microbatch, not packed",
+    "dealt": "rows of the sources dealt to ranks in the order drawn, equally many samples a microbatch, not packed",
     "length_groups": "not packed: samples of like length together, the longest in the first slot of every rank",
-    "tokens": "not packed: samples to microbatches so that their tokens are even, without a cap",
+    "tokens": "not packed: samples to microbatches so that tokens are even (Karmarkar-Karp), without a cap",
     "packed": "packed as planned, sequences in the order of packing",
     "backbone": "packed as planned, balanced by the cost of the backbone alone",
+    "joint": "packed as planned, balanced by the costs of backbone and encoder at once",
+    "hybrid": "packed as planned, balanced by the backbone; images encoded by all ranks of the mesh",
     "planned": "the plan of this configuration",
-    "hybrid": "balanced by the backbone; images encoded by all ranks of the mesh, whoever holds their rows",
 }
 """What is compared, in the order shown."""
 
 
 def from_plan(name: str, plan: StepPlan) -> Assignment:
     """Return the layout of a plan."""
-    order = canonical_order(plan)
+    order, (images, _), encoder = canonical_order(plan), image_order(plan), plan.encoder
     return Assignment(
         name=name,
         bucket_D=plan.bucket_D[order].astype(np.int64),
         slot_D=plan.slot_D[order].astype(np.int64),
         is_padded=True,
+        encoding=None
+        if encoder is None
+        else Encoding(rank_I=encoder.rank_I[images].astype(np.int64), round_I=encoder.round_I[images].astype(np.int64)),
     )
 
 
 def dealt(work: StepWork, grid: Grid) -> Assignment:
-    """Return what data-parallel loaders do that draw on their own: the unbalanced assignment."""
-    turn_D = np.argsort(np.argsort(work.drawn_D, kind="stable"), kind="stable")
-    bucket_D, place_D = turn_D % grid.num_buckets, turn_D // grid.num_buckets
-    count_B = np.bincount(bucket_D, minlength=grid.num_buckets)
+    """Return what data-parallel loaders do that draw on their own: the unbalanced assignment.
+
+    Rows of the sources go to the ranks in turn. The samples of a row that is longer than a sequence follow one another
+    in its rank's stream, which is cut into microbatches of equally many samples.
+    """
+    bucket_D = work.row_D % grid.num_buckets
+    place_D, count_B = turns(bucket_D, work.row_D), np.bincount(bucket_D)
     return Assignment(
         name="dealt", bucket_D=bucket_D, slot_D=place_D * grid.num_microbatches // count_B[bucket_D], is_padded=False
     )
+
+
+def turns(group_N: Int64Array, order_N: Int64Array) -> Int64Array:
+    """Return the turn of each item within its group, by `order_N`; ties go to the earlier item."""
+    turn_N = np.empty(len(group_N), dtype=np.int64)
+    count_G = np.bincount(group_N)
+    turn_N[np.lexsort((order_N, group_N))] = np.arange(len(group_N)) - np.repeat(np.cumsum(count_G) - count_G, count_G)
+    return turn_N
 
 
 def length_groups(work: StepWork, grid: Grid) -> Assignment:
@@ -97,19 +124,8 @@ def length_groups(work: StepWork, grid: Grid) -> Assignment:
 
 def by_tokens(work: StepWork, grid: Grid) -> Assignment:
     """Return what loaders do that even out tokens over microbatches."""
-    row_D = lpt(work.tokens_D[:, None], grid.num_rows)
+    balancer = karmarkar_karp if grid.num_rows <= _MOST_DIFFERENCED else lpt
+    row_D = balancer(work.tokens_D[:, None], grid.num_rows)
     return Assignment(
         name="tokens", bucket_D=row_D % grid.num_buckets, slot_D=row_D // grid.num_buckets, is_padded=False
-    )
-
-
-def hybrid(backbone: Assignment, work: StepWork, grid: Grid) -> Assignment:
-    """Return the backbone's layout with each image encoded where the encoder has least to do."""
-    cost_I1 = np.rint(work.encoder_I * (2.0**40 / max(1e-300, float(work.encoder_I.sum())))).astype(np.int64)[:, None]
-    return Assignment(
-        name="hybrid",
-        bucket_D=backbone.bucket_D,
-        slot_D=backbone.slot_D,
-        is_padded=True,
-        rank_I=lpt(cost_I1, grid.num_ranks),
     )

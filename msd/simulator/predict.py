@@ -1,7 +1,9 @@
 """Plan the first steps of a run several ways and predict what each takes."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
 
 from msd.build import build_loaders, build_orders, build_planner, index_all, next_plan
 from msd.config import Config
@@ -12,7 +14,15 @@ from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable
 from msd.errors import ConfigError, InputError
 from msd.loader.loader import SourceLoader
-from msd.simulator.assign import ASSIGNMENTS, Assignment, Grid, by_tokens, dealt, from_plan, hybrid, length_groups
+from msd.planner.dgraph import DGraph
+from msd.planner.planner import Planner
+from msd.planner.primitives.align import Align
+from msd.planner.primitives.balance import Balance
+from msd.planner.primitives.cost import Cost
+from msd.planner.primitives.encode import Encode
+from msd.planner.primitives.gather import Gather
+from msd.planner.strategy import StrategyContext
+from msd.simulator.assign import ASSIGNMENTS, Assignment, Grid, by_tokens, dealt, from_plan, length_groups
 from msd.simulator.report import Outcome, Simulation
 from msd.simulator.step_time import Speeds, even_step_s, step_time
 from msd.simulator.trainer import DEFAULT_FLOPS_PER_S, Trainer
@@ -44,7 +54,7 @@ def simulate(
         raise ConfigError(f"steps must be 1 or more, got {steps}")
     assumed: Trainer = decode({} if trainer is None else trainer, Trainer, "trainer")
     if assumed.mesh is not None:
-        config = config.replace(mesh={**dict.fromkeys(config.mesh, 1), **assumed.mesh})
+        config = config.on_mesh(assumed.mesh)
     assumed.shares(config.place.size("pp"))
     outcomes: list[Outcome] = []
     tokens: dict[str, int] = {}
@@ -52,7 +62,7 @@ def simulate(
         costs, speeds = planned.costs, _speeds(assumed, planned.costs)
         for plans in planned.steps(steps):
             last = plans["planned"]
-            outcomes += _outcomes(plans, work_of(last, costs), assumed, speeds)
+            outcomes += _outcomes(plans, work_of(plans.get("hybrid", last), costs), assumed, speeds)
             for name, number in last.report.tokens_by_source.items():
                 tokens[name] = tokens.get(name, 0) + number
     if not outcomes:
@@ -83,32 +93,45 @@ def _speeds(trainer: Trainer, costs: Mapping[str, CostFunction]) -> Speeds:
     return Speeds(backbone, trainer.encoder_flops_per_s or (None if trainer.flops_per_s else own) or backbone)
 
 
-def _variants(config: Config) -> dict[str, Config]:
-    """Return the configurations whose layouts are compared; all of them give the same samples to each step."""
-    return {
-        "planned": config,
-        "packed": config.replace(strategy="default", balance={"method": "none"}),
-        "backbone": config.replace(strategy="default", cost={"backbone": config.cost["backbone"]}),
-    }
-
-
 def _assignments(plans: Mapping[str, StepPlan], work: StepWork, grid: Grid, trainer: Trainer) -> Iterator[Assignment]:
     made = {name: from_plan(name, plan) for name, plan in plans.items()}
     made |= {one.name: one for one in (dealt(work, grid), length_groups(work, grid), by_tokens(work, grid))}
-    if trainer.encoder == "every_rank" and len(work.encoder_I):
-        made["hybrid"] = hybrid(made["backbone"], work, grid)
+    if trainer.encoder == "first_stage":
+        # No rank but those of the first stage has an encoder.
+        made = {name: one for name, one in made.items() if name == "planned" or one.encoding is None}
     return (made[name] for name in ASSIGNMENTS if name in made)
+
+
+def _variants(graph: DGraph, costs: Mapping[str, CostFunction]) -> dict[str, DGraph]:
+    """Return graphs that give every step the same samples as this one, and lay them out otherwise."""
+    known = next((op for op in graph.ops if isinstance(op, Balance)), None) or Balance()
+    packed = DGraph(graph.tree, tuple(op for op in graph.ops if not isinstance(op, Balance | Gather | Align | Encode)))
+    for module in costs.keys() - {op.module for op in graph.ops if isinstance(op, Cost)}:
+        packed = packed.cost(costs[module], module)
+
+    def balanced(*modules: str) -> DGraph:
+        method = "lpt" if known.method == "none" else known.method
+        return packed.balance(method, cast(Any, known.across), objective=known.objective, modules=modules)
+
+    if "encoder" not in costs:
+        return {"packed": packed}
+    backbone = balanced("backbone")
+    return {"packed": packed, "backbone": backbone, "joint": balanced(), "hybrid": backbone.encode("world")}
 
 
 class _Planned:
     """The plans of a run and of its variants, every row examined once."""
 
     def __init__(self, config: Config) -> None:
-        variants = _variants(config)
         orders = build_orders(config, index_all(config))
-        self._planners = {name: build_planner(variant, orders) for name, variant in variants.items()}
+        planned = build_planner(config, orders)
+        variants = _variants(planned.strategy.graph, planned.settings.cost)
+        self._planners = {"planned": planned} | {
+            name: Planner(replace(planned.settings, strategy=partial(_given, variant)))
+            for name, variant in variants.items()
+        }
         self._loaders = build_loaders(config, orders)
-        self._tables = {name: _SharedTables(one, readers=len(variants)) for name, one in self._loaders.items()}
+        self._tables = {name: _SharedTables(one, readers=len(self._planners)) for name, one in self._loaders.items()}
 
     @property
     def costs(self) -> Mapping[str, CostFunction]:
@@ -132,6 +155,11 @@ class _Planned:
     def __exit__(self, *exception: object) -> None:
         for loader in self._loaders.values():
             loader.close()
+
+
+def _given(chosen: DGraph, graph: DGraph, context: StrategyContext) -> DGraph:
+    """Strategy that is one graph."""
+    return chosen
 
 
 class _SharedTables:

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from msd.core.arrays import Float64Array
+from msd.core.arrays import Float64Array, Int64Array
 from msd.core.pipeline import one_f_one_b
-from msd.simulator.assign import Assignment, Grid
+from msd.simulator.assign import Assignment, Grid, turns
 from msd.simulator.trainer import Trainer
 from msd.simulator.work import StepWork
 
@@ -29,7 +29,7 @@ class StepTime:
     pipeline_s: float
     """Of the slowest pipeline."""
     encoder_s: float
-    """Before and after the pipeline, on the slowest rank; 0 where the first stage encodes."""
+    """What encoding and exchange of embeddings add on the slowest rank; 0 where the first stage encodes."""
     bubble: float
     """Share of their own pipelines' time in which stages wait, mean over pipelines."""
     idle: float
@@ -100,10 +100,10 @@ def step_time(
 
 
 def even_step_s(work: StepWork, grid: Grid, trainer: Trainer, speeds: Speeds) -> float:
-    """Return seconds of a step whose work could be cut at will and shared evenly: what no assignment beats.
+    """Return seconds of a step whose work could be cut at will and shared evenly, in equal microbatches.
 
-    With unequal stages or an encoder in the first stage, one pipeline of equal microbatches is meant; a clever order
-    of unequal ones may beat it by little.
+    Without stages no assignment beats it. A pipeline may by little, where its first and last microbatches are lighter
+    than the mean.
     """
     sharing = len(grid.consumers_B[0]) / grid.num_stages
     share_MB = np.full((grid.num_microbatches, 1), 1.0 / (grid.num_rows * sharing * (1.0 + trainer.backward)))
@@ -128,29 +128,23 @@ def _encoded_apart(
     work: StepWork, assignment: Assignment, grid: Grid, trainer: Trainer, speeds: Speeds
 ) -> tuple[Float64Array, Float64Array]:
     """Return what each rank encodes, and the seconds that encoding and exchange add to each bucket's step."""
-    ranks_BR = np.array([list(ranks) for ranks in grid.consumers_B])
     bucket_I = assignment.bucket_D[work.document_I]
-    embeddings_B = np.bincount(bucket_I, work.embeddings_I, minlength=grid.num_buckets)
-    rank_I = assignment.rank_I
-    if rank_I is None:
-        # In the order of the rows, one after another to the ranks that hold them.
-        order = np.lexsort((assignment.slot_D[work.document_I], bucket_I))
-        count_B = np.bincount(bucket_I, minlength=grid.num_buckets)
-        turn_I = np.empty(len(order), dtype=np.int64)
-        turn_I[order] = np.arange(len(order)) - np.repeat(np.cumsum(count_B) - count_B, count_B)
-        rank_I = ranks_BR[bucket_I, turn_I % ranks_BR.shape[1]]
-    load_R = np.bincount(rank_I, work.encoder_I, minlength=grid.num_ranks)
-    seconds_R = load_R / speeds.encoder
-    if assignment.rank_I is None:
-        encoding_B = seconds_R[ranks_BR].max(axis=1)
-    else:
-        # All ranks meet in the exchange.
-        encoding_B = np.full(grid.num_buckets, seconds_R.max())
+    embeddings_B = np.bincount(bucket_I, work.embeddings_I, grid.num_buckets).astype(np.float64)
     exchange_B = 2.0 * trainer.embedding_bytes * embeddings_B / trainer.link_bytes_per_s
-    return load_R.astype(np.float64), encoding_B + exchange_B
+    if assignment.encoding is None:
+        ranks_BR = np.array([list(ranks) for ranks in grid.consumers_B])
+        rank_I = ranks_BR[bucket_I, turns(bucket_I, assignment.slot_D[work.document_I]) % ranks_BR.shape[1]]
+        load_R = np.bincount(rank_I, work.encoder_I, grid.num_ranks).astype(np.float64)
+        return load_R, load_R[ranks_BR].max(axis=1) / speeds.encoder + exchange_B
+    rank_I, round_I = assignment.encoding.rank_I, assignment.encoding.round_I
+    num_rounds = int(round_I.max()) + 1
+    cells = np.bincount(round_I * grid.num_ranks + rank_I, work.encoder_I, num_rounds * grid.num_ranks)
+    load_NR = cells.astype(np.float64).reshape(num_rounds, grid.num_ranks)
+    load_R = load_NR.sum(axis=0)
+    return load_R, float(load_NR.max(axis=1).sum()) / speeds.encoder + exchange_B
 
 
-def _rows(row_D: np.ndarray, value_D: np.ndarray, grid: Grid) -> Float64Array:
+def _rows(row_D: Int64Array, value_D: Float64Array | Int64Array, grid: Grid) -> Float64Array:
     total: Float64Array = np.bincount(row_D, value_D, minlength=grid.num_rows).astype(np.float64)
     return total.reshape(grid.num_microbatches, grid.num_buckets)
 

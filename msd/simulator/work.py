@@ -19,8 +19,8 @@ class StepWork:
 
     tokens_D: Int64Array
     backbone_D: Float64Array
-    drawn_D: Float64Array
-    """When a document was drawn: between 0 and 1, the documents of each source evenly spread."""
+    row_D: Int64Array
+    """Which row a document is of: the step's rows counted in the order drawn, those of each source evenly spread."""
     document_I: Int64Array
     encoder_I: Float64Array
     embeddings_I: Float64Array
@@ -40,50 +40,52 @@ def canonical_order(plan: StepPlan) -> Int64Array:
     return np.lexsort((plan.start_D, plan.part_D, plan.ordinal_D, plan.source_D)).astype(np.int64, copy=False)
 
 
+def image_order(plan: StepPlan) -> tuple[Int64Array, Int64Array]:
+    """Return the images of a plan that encodes, document after document of `canonical_order`, and their documents."""
+    if plan.encoder is None:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    place_D = np.argsort(canonical_order(plan), kind="stable")
+    document_I = place_D[plan.encoder.document_I]
+    order = np.lexsort((plan.encoder.index_I, document_I)).astype(np.int64, copy=False)
+    return order, document_I[order].astype(np.int64, copy=False)
+
+
 def work_of(plan: StepPlan, costs: Mapping[str, CostFunction]) -> StepWork:
     """Return the work of a plan's step.
 
-    An image is costed alone, since an encoder does not attend from one to another. Plans know the patches of a
-    document's images together; they are taken to be of equal size.
+    An image is costed alone, since an encoder does not attend from one to another.
 
     Args:
-        plan: Any plan of the step.
-        costs: By module; without `encoder` images cost nothing beyond their placeholders.
+        plan: Any plan of the step; only one that says who encodes knows the images one by one.
+        costs: By module.
     """
-    order = canonical_order(plan)
+    order, (images, document_I) = canonical_order(plan), image_order(plan)
     tokens_D = plan.length_D[order].astype(np.int64)
-    images_D = plan.num_images_D[order].astype(np.int64)
-    document_I = np.repeat(np.arange(len(order)), images_D)
-    patches_I = _shared_out(plan.num_patches_D[order].astype(np.int64), images_D)
-    embeddings_I = _shared_out(plan.num_image_tokens_D[order].astype(np.int64), images_D)
-    backbone = Cost(costs["backbone"])
-    nothing = np.zeros(2, dtype=np.int64)
+    backbone, nothing = Cost(costs["backbone"]), np.zeros(2, dtype=np.int64)
     one, two = backbone.of(np.array([1, 2]), nothing).tolist()
-    encoder_I = np.zeros(len(patches_I))
-    if "encoder" in costs and len(patches_I):
+    encoder_I = embeddings_I = np.zeros(0)
+    if plan.encoder is not None:
+        patches_I = plan.encoder.num_patches_I[images].astype(np.int64)
         encoder_I = Cost(costs["encoder"], "encoder").of(patches_I, patches_I)
+        embeddings_I = plan.encoder.num_tokens_I[images].astype(np.float64)
     return StepWork(
         tokens_D=tokens_D,
         backbone_D=backbone.of(tokens_D, plan.num_patches_D[order].astype(np.int64)),
-        drawn_D=_drawn(plan.source_D[order].astype(np.int64)),
+        row_D=_rows_drawn(plan.source_D[order].astype(np.int64), plan.ordinal_D[order]),
         document_I=document_I,
         encoder_I=encoder_I,
-        embeddings_I=embeddings_I.astype(np.float64),
+        embeddings_I=embeddings_I,
         padding_cost=max(0.0, two - one),
     )
 
 
-def _shared_out(total_D: Int64Array, parts_D: Int64Array) -> Int64Array:
-    """Return each document's total in so many whole parts that differ by at most 1, the larger first."""
-    ends_D = np.cumsum(parts_D)
-    place_I = np.arange(int(parts_D.sum())) - np.repeat(ends_D - parts_D, parts_D)
-    parts_I, total_I = np.repeat(parts_D, parts_D), np.repeat(total_D, parts_D)
-    shared: Int64Array = total_I // np.maximum(1, parts_I) + (place_I < total_I % np.maximum(1, parts_I))
-    return shared
-
-
-def _drawn(source_D: Int64Array) -> Float64Array:
-    """Return when documents were drawn, given those of each source in order."""
-    count_S = np.bincount(source_D)
+def _rows_drawn(source_D: Int64Array, ordinal_D: Int64Array) -> Int64Array:
+    """Return which row each document is of, in the order drawn, given the documents of each source in order."""
+    is_new_D = (np.diff(source_D, prepend=-1) != 0) | (np.diff(ordinal_D, prepend=-1) != 0)
+    source_R = source_D[is_new_D]
+    count_S = np.bincount(source_R)
     first_S = np.cumsum(count_S) - count_S
-    return (np.arange(len(source_D)) - first_S[source_D] + 0.5) / count_S[source_D]
+    drawn_R = (np.arange(len(source_R)) - first_S[source_R] + 0.5) / count_S[source_R]
+    turn_R = np.argsort(np.argsort(drawn_R, kind="stable"), kind="stable").astype(np.int64, copy=False)
+    row_D: Int64Array = turn_R[np.cumsum(is_new_D) - 1]
+    return row_D

