@@ -21,9 +21,11 @@ from msd.planner.primitives.trades import Holdings, scattered
 
 _MAX_PAIRS = 512
 """Pairs of rows that trade in a round."""
-_MAX_ROUNDS = 96
-_PATIENCE = 14
+_MAX_ROUNDS = 200
+_PATIENCE = 24
 """Rounds without a gain after which it ends."""
+_DOCUMENTS_A_ROUND = 10
+"""There is a round for so many documents, that planning costs about as much a sample whatever a step holds."""
 _LEVEL = 1 / 3000
 """A row within this fraction of a mean row of its level is level ..."""
 _GOOD_ENOUGH = 1 / 500
@@ -99,14 +101,16 @@ def level_buckets(
 def _trade(holdings: Holdings, sequences_RQ: Int64Array, aim: Callable[[Int64Array], _Standing]) -> bool:
     """Let rows trade for rounds, and leave the best that they came by; return whether that is not how they began."""
     mean_row = float(holdings.cost_SK.sum(axis=0).max()) / len(sequences_RQ)
+    num_rounds = min(_MAX_ROUNDS, max(6, len(holdings.sequence_D) // _DOCUMENTS_A_ROUND))
+    patience = min(_PATIENCE, 4 + num_rounds // 6)
     best, best_D, best_at, gained_at = None, holdings.sequence_D, 0, 0
-    for turn in range(_MAX_ROUNDS if len(sequences_RQ) > 1 else 0):
+    for turn in range(num_rounds if len(sequences_RQ) > 1 else 0):
         standing = aim(holdings.cost_SK[sequences_RQ].sum(axis=1))
         if best is None or standing.value < best:
             gained_at = turn if best is None or standing.value < best - mean_row / 4096 else gained_at
             best, best_D, best_at = standing.value, holdings.sequence_D.copy(), turn
         giver_N, taker_N = _pairs(standing.excess_R, turn, _LEVEL * mean_row)
-        if standing.is_level or turn - gained_at > _PATIENCE:
+        if standing.is_level or turn - gained_at > patience:
             break
         if len(giver_N):
             _trade_rows(holdings, sequences_RQ, giver_N, taker_N, standing.excess_RK, turn)
