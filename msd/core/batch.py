@@ -182,7 +182,8 @@ class RankBatch:
     def __repr__(self) -> str:
         rows = f"{len(self.microbatches)} microbatches" if not self.markers else f"{len(self.markers)} markers"
         documents = f"{len(self.sample_ids)} documents, {self.num_valid_tokens} labelled tokens"
-        return f"<RankBatch step={self.step} rank={self.rank}: {rows}, {documents}>"
+        encodes = f", encodes {sum(len(share.grids) for share in self.encoder)} images" if self.encoder else ""
+        return f"<RankBatch step={self.step} rank={self.rank}: {rows}, {documents}{encodes}>"
 
     @property
     def nbytes(self) -> int:

@@ -25,6 +25,8 @@ class RunRecord:
         self.num_steps += 1
         for name in _MEANS:
             self._sums[name] += getattr(report, name)
+        if report.encoder is not None:
+            self._sums["encoder_imbalance"] = self._sums.get("encoder_imbalance", 0.0) + report.encoder.imbalance
         for name, tokens in report.tokens_by_source.items():
             self._tokens[name] = self._tokens.get(name, 0) + tokens
         for name, samples in report.samples_by_source.items():
@@ -32,7 +34,7 @@ class RunRecord:
 
     def means(self) -> dict[str, float | None]:
         """Return the mean of each figure of the plans, None before the first step."""
-        return {name: self._sums[name] / self.num_steps if self.num_steps else None for name in _MEANS}
+        return {name: total / self.num_steps if self.num_steps else None for name, total in self._sums.items()}
 
     def of_source(self, name: str) -> dict[str, Any]:
         """Return what was drawn of a source, and its realised shares."""

@@ -37,6 +37,17 @@ def test_pixels_cross_the_link_once_where_rows_would_take_them_to_every_rank_tha
         assert all(row.images is None or row.images.pixels.size == 0 for row in batch.microbatches)
 
 
+def test_a_batch_and_the_run_say_what_is_encoded():
+    with msd.start(SCENARIOS["hybrid"](), runtime="local") as engine:
+        batch = next(engine.client(rank=1))
+        plan = engine.plan(0)
+        assert engine.stats()["encoder_imbalance"] == pytest.approx(plan.report.encoder.imbalance)
+    assert repr(batch).endswith(f", encodes {(plan.encoder.rank_I == 1).sum()} images>")
+    with msd.start(SCENARIOS["image-text"](), runtime="local") as engine:
+        assert "encodes" not in repr(next(engine.client(rank=1)))
+        assert "encoder_imbalance" not in engine.stats()
+
+
 def test_a_rank_that_encodes_nothing_in_a_round_has_patches_of_the_right_size():
     batches, _, _ = received("vlm_hybrid", {"dp": 4, "tp": 2})
     shares = [share for batch in batches for share in batch.encoder]

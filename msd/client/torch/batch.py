@@ -42,7 +42,8 @@ class TorchBatch:
     def __repr__(self) -> str:
         rows = f"{len(self.microbatches)} microbatches" if not self.markers else f"{len(self.markers)} markers"
         documents = f"{len(self.sample_ids)} documents, {self.num_valid_tokens} labelled tokens"
-        return f"<TorchBatch step={self.step} rank={self.rank}: {rows}, {documents}>"
+        encodes = f", encodes {sum(len(share['grids']) for share in self.encoder)} images" if self.encoder else ""
+        return f"<TorchBatch step={self.step} rank={self.rank}: {rows}, {documents}{encodes}>"
 
     @classmethod
     def of(cls, batch: RankBatch) -> "TorchBatch":
