@@ -12,7 +12,7 @@ from msd.planner.strategies.vlm_backbone import vlm_backbone
 from msd.planner.strategies.vlm_hybrid import vlm_hybrid
 from msd.testing.tables import LengthCost, Part, Row, feed_of, settings_of, steps_of
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+PROFILE = settings(derandomize=True, deadline=None, max_examples=35, suppress_health_check=[HealthCheck.too_slow])
 LENGTH = 48
 STEPS = 3
 COSTS = {"backbone": LengthCost(1.0, 0.01), "encoder": LengthCost(2.0, 0.02)}

@@ -10,7 +10,7 @@ from msd.constructor.images import dummy_images
 from msd.core.sample import Sample, SampleId, SampleImages
 from msd.planner.config import EncoderConfig
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+PROFILE = settings(derandomize=True, deadline=None, max_examples=35, suppress_health_check=[HealthCheck.too_slow])
 PATCH = 2
 IMAGE = 7
 """Token of placeholders; others differ."""
