@@ -114,7 +114,7 @@ class _Exchange:
         of_bucket_I = self.plan.bucket_D[encoder.document_I] == bucket
         mine = self._embeddings(np.flatnonzero(of_bucket_I & (encoder.round_I == number)))
         place_V = self._places_in(mine, rank)
-        sender_V = np.array([self._index_of[r] for r in encoder.rank_I[mine.image_V].tolist()], dtype=np.int64)
+        sender_V = np.searchsorted(self.ranks_G, encoder.rank_I[mine.image_V])
         held = np.flatnonzero(place_V >= 0)
         held = held[np.argsort(sender_V[held], kind="stable")]
         counts_G = np.bincount(sender_V[held], minlength=num_ranks)
