@@ -28,9 +28,9 @@ _DOCUMENTS_A_ROUND = 10
 """There is a round for so many documents, that planning costs about as much a sample whatever a step holds."""
 _LEVEL = 1 / 3000
 """A row within this fraction of a mean row of its level is level ..."""
-_GOOD_ENOUGH = 1 / 500
+_GOOD_ENOUGH = 1 / 400
 """... and it ends where the slowest rows are on average within this fraction of a mean row of their levels."""
-_BUCKET_GOOD_ENOUGH = 1 / 250
+_BUCKET_GOOD_ENOUGH = 1 / 200
 """A costliest bucket within this fraction of the mean is left alone."""
 _GAIN = 0.999
 """A trade must lower the sum of both rows' squared distances from their levels at least to this part of it."""
