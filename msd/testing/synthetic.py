@@ -22,12 +22,14 @@ from msd.loader.transforms.patches import PatchedImage, fit_size
 
 PATCH, MERGE = 14, 2
 """Of the image transform these sources are made for."""
+_PAYLOAD = bytes(16384)
+"""Stands for what a row would hold: of rows that look tiny a loader reads a hundred thousand ahead."""
 _NORMAL = NormalDist()
 _LARGEST = 1 - 2.0**-53
 
 
 class HeavyTailed:
-    """Rows whose text lengths and image sides are log-normal; a row is `{"length": tokens, "grids": [[h, w], ...]}`.
+    """Rows whose text lengths and image sides are log-normal; a row is `{"length": tokens, "grids": [(h, w), ...]}`.
 
     A log-normal law with median m and sigma s has mean m exp(s^2 / 2); sigma 1 puts one in a hundred at 10 medians,
     sigma 2 at 100.
@@ -70,7 +72,7 @@ class HeavyTailed:
         count = min(self._max_images, _count(draws[1], self._images))
         sides = [_log_normal(draw, *self._side) for draw in draws[2 : 2 + 2 * count]]
         grids = [_grid(tall, wide, self._max_pixels) for tall, wide in zip(sides[::2], sides[1::2], strict=True)]
-        return {"length": min(max(1, length), self._max_tokens), "grids": grids}
+        return {"length": min(max(1, length), self._max_tokens), "grids": grids, "payload": _PAYLOAD}
 
 
 def blank(sample: dict[str, Any]) -> dict[str, Any]:

@@ -485,6 +485,20 @@ def test_dotted_paths_find_modules_beside_the_file(tmp_path, monkeypatch):
         import_dotted("msd_raises_on_import:tf", name="kind")
 
 
+def test_sources_alike_may_share_what_they_have_in_common():
+    config = parsed(
+        """
+        sources:
+          a: &common {path: a.jsonl, format: jsonl, overflow: drop}
+          b: {<<: *common, path: b.jsonl}
+        """
+    )
+    assert (config.sources["b"].overflow, config.sources["a"].overflow) == ("drop", "drop")
+    assert config.sources["a"].path != config.sources["b"].path
+    with pytest.raises(ConfigError, match="key 'path' stands twice"):
+        parsed("sources: {a: &common {path: x}, b: {<<: *common, path: y, path: z}}")
+
+
 def test_the_value_of_an_override_may_stand_in_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.yaml").write_text("kind: transformer\nhidden: 96\nlayers: 7\n", encoding="utf-8")
