@@ -94,7 +94,7 @@ def level_buckets(
     def aim(cost_RK: Int64Array) -> _Standing:
         return _toward_buckets(cost_RK, grid)
 
-    holdings = Holdings(sequences, cost_DK, padded_D, grid.sequence_length)
+    holdings = Holdings(sequences, cost_DK, padded_D, grid.sequence_length, grid.limits)
     return holdings.lists() if _trade(holdings, sequences_RQ, aim) else sequences
 
 

@@ -69,7 +69,7 @@ class Holdings:
         cost_DK: Int64Array,
         padded_D: Int64Array,
         sequence_length: int,
-        limits: Sequence[Limit] = (),
+        limits: Sequence[Limit],
     ) -> None:
         """Take sequences as they were packed.
 

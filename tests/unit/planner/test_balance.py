@@ -8,7 +8,7 @@ from msd.planner.primitives.balance import Balance, balance
 from msd.planner.primitives.climb import even_slots
 from msd.planner.primitives.cost import scaled
 from msd.planner.primitives.exchange import Rows
-from msd.planner.primitives.layout import Grid, packed_layout
+from msd.planner.primitives.layout import Grid, Limit, packed_layout
 from msd.testing.tables import LengthCost, Part, Row, feed_of, row, settings_of, steps_of
 
 BOTH = ("bucket", "microbatch")
@@ -50,6 +50,20 @@ def test_a_layout_holds_every_document_once_under_the_cap(across, cuts, per_row)
     assert all(0 < length_D[s].sum() <= 4096 for s in layout.sequences)
     if cuts:
         assert sorted(map(sorted, layout.sequences)) == sorted(map(sorted, sequences))
+
+
+@pytest.mark.parametrize("across", [("bucket",), ("microbatch",), BOTH])
+@pytest.mark.parametrize("num_stages", [1, 2])
+@pytest.mark.parametrize("per_row", [1, 2])
+def test_no_way_of_balancing_passes_a_limit(across, num_stages, per_row):
+    for seed in range(4):
+        sequences, length_D = packed_step(seed, num=16, cap=512, mean=60)
+        attention_D = length_D**2
+        cap = max(int(attention_D[held].sum()) for held in sequences)
+        grid = Grid(2, 8 // per_row, per_row, 512, (Limit(attention_D, cap),), num_stages)
+        layout = balanced(sequences, length_D * (1.0 + length_D / 64), length_D, grid, Balance("lpt", across))
+        assert layout.sequences != sequences
+        assert max(int(attention_D[held].sum()) for held in layout.sequences) <= cap
 
 
 @pytest.mark.parametrize("across", [("bucket",), ("microbatch",), BOTH])

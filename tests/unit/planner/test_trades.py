@@ -42,7 +42,7 @@ def tokens(sequences, length_D):
 @pytest.mark.parametrize("num_pairs", [1, 3, 16])
 def test_a_round_of_trades_moves_documents_and_keeps_caps(turn, num_pairs):
     sequences, length_D = packed()
-    holdings = Holdings(sequences, costs(length_D), length_D, CAP)
+    holdings = Holdings(sequences, costs(length_D), length_D, CAP, [])
     before = holdings.cost_SK[:, 0]
     giver, taker = np.arange(num_pairs), np.arange(16, 16 + num_pairs)
     made = holdings.trade(giver, taker, nearest(1 << 30), np.full(num_pairs, np.inf), turn)
@@ -58,7 +58,7 @@ def test_a_round_of_trades_moves_documents_and_keeps_caps(turn, num_pairs):
 
 def test_a_trade_that_is_not_good_enough_is_not_made():
     sequences, length_D = packed()
-    holdings = Holdings(sequences, costs(length_D), length_D, CAP)
+    holdings = Holdings(sequences, costs(length_D), length_D, CAP, [])
     before = holdings.sequence_D.copy()
     assert holdings.trade(np.array([0]), np.array([1]), nearest(1 << 30), np.array([0.0]), 0) == 0
     assert (holdings.sequence_D == before).all()
@@ -67,14 +67,14 @@ def test_a_trade_that_is_not_good_enough_is_not_made():
 def test_of_few_documents_the_best_trade_is_found():
     # Giving the document of 4 for one of 3 moves 16 - 9.
     length_D = np.array([4, 3, 2, 1, 3, 3, 2, 2])
-    holdings = Holdings([[0, 1, 2, 3], [4, 5, 6, 7]], (length_D**2)[:, None], length_D, 11)
+    holdings = Holdings([[0, 1, 2, 3], [4, 5, 6, 7]], (length_D**2)[:, None], length_D, 11, [])
     holdings.trade(np.array([0]), np.array([1]), nearest(7), np.array([np.inf]), 0)
     assert holdings.cost_SK[:, 0].tolist() == [30 - 7, 26 + 7]
 
 
 def test_no_sequence_is_left_without_a_document():
     length_D = np.array([5, 3])
-    holdings = Holdings([[0], [1]], length_D[:, None], length_D, 10)
+    holdings = Holdings([[0], [1]], length_D[:, None], length_D, 10, [])
     holdings.trade(np.array([0]), np.array([1]), nearest(5), np.array([np.inf]), 0)
     assert all(holdings.lists())
 
