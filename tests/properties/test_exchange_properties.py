@@ -1,14 +1,18 @@
 """What ranks are told to encode, send and receive, carried out on numbers: every placeholder gets its own embedding."""
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_encoder_properties import meshes, planned, sources
 
 from msd.constructor import DataConstructor
 from msd.constructor.images import dummy_images
+from msd.core.mesh import Mesh
 from msd.core.sample import Sample, SampleId, SampleImages
 from msd.planner.config import EncoderConfig
+from msd.planner.strategy import balance_and_broadcast, mix_and_pack
+from msd.testing.tables import Part, Row
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=35, suppress_health_check=[HealthCheck.too_slow])
 PATCH = 2
@@ -105,15 +109,18 @@ def test_every_placeholder_receives_its_own_embedding_and_gives_back_one_gradien
         made, mesh=mesh, num_microbatches=num_microbatches, packing=packing, broadcast=broadcast, batch={"slice": cut},
         encoder=EncoderConfig(ranks=ranks, every=every),
     )[-1]  # fmt: skip
-    constructor, sample_of = (
-        DataConstructor(pad_token_id=0, dummy=dummy_images(patch=PATCH, merge=2)),
-        sample_maker(made),
-    )
-    shares = {rank: constructor.shares(plan, rank, sample_of) for rank in range(mesh.world_size)}
+    num_slices = 1 if mesh.size("cp") == 1 or cut != "none" else mesh.size("cp")
+    carry_out(made, plan, num_slices)
+
+
+def carry_out(made, plan, num_slices: int) -> None:
+    """Exchange a step among all ranks, and see that each placeholder has its embedding and each gave one gradient."""
+    constructor = DataConstructor(pad_token_id=0, dummy=dummy_images(patch=PATCH, merge=2))
+    sample_of = sample_maker(made)
+    shares = {rank: constructor.shares(plan, rank, sample_of) for rank in range(plan.mesh.world_size)}
     meets = {rank for rank, found in shares.items() if found}
     assert meets == set(plan.encoder.ranks)
     got = {rank: {} for rank in meets}
-    num_slices = 1 if mesh.size("cp") == 1 or cut != "none" else mesh.size("cp")
     for number in range(plan.encoder.num_rounds):
         round_ = {rank: shares[rank][number] for rank in meets}
         for rank, received in exchanged(round_).items():
@@ -125,8 +132,23 @@ def test_every_placeholder_receives_its_own_embedding_and_gives_back_one_gradien
     for bucket in range(plan.num_buckets):
         assembled = constructor.build(plan, bucket, sample_of)
         for rank in plan.consumers_B[bucket]:
-            wanted = placeholders(assembled, plan, rank) if mesh.coordinate(rank)["pp"] == 0 else {}
+            wanted = placeholders(assembled, plan, rank) if plan.mesh.coordinate(rank)["pp"] == 0 else {}
             assert got.get(rank, {}) == wanted
+
+
+@pytest.mark.parametrize("axis", ["cp", "world"])
+def test_ranks_with_rows_of_their_own_each_give_back_a_gradient(axis):
+    def own_rows(graph, context):
+        graph = balance_and_broadcast(mix_and_pack(graph, context).distribute(axis), context, ["backbone"])
+        return graph.encode("world")
+
+    images = [(3,), (1, 4), (), (2, 2, 1), (6,)]
+    made = {"a": [Row((Part(sum(held) + 9 * n % 20 + 1, sum(held), held),)) for n, held in enumerate(images)]}
+    mesh = Mesh.of(dp=2, cp=2) if axis == "cp" else Mesh.of(dp=2, tp=2)
+    plan = planned(made, own_rows, mesh=mesh, num_microbatches=2)[-1]
+    assert plan.num_buckets == 4
+    assert plan.encoder.returns == (0, 1, 2, 3)
+    carry_out(made, plan, 1)
 
 
 def placeholders(assembled, plan, rank):
