@@ -71,10 +71,10 @@ _LAZY = {
     "StepPlan": ("msd.core.plan", "StepPlan"),
     "explain": ("msd.planner.explain", "explain"),
     "init": ("msd.look", "init"),
-    "layouts": ("msd.client.layouts", None),
+    "layouts": ("msd.layouts", None),
     "load_config": ("msd.config", "load_config"),
     "simulate": ("msd.simulator", "simulate"),
-    "torch": ("msd.client.torch", None),
+    "torch": ("msd.torch", None),
 }
 
 

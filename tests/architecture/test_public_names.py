@@ -1,6 +1,7 @@
 """The public surface is the list that says so."""
 
 import ast
+import importlib
 import re
 import subprocess
 import tokenize
@@ -29,6 +30,16 @@ def test_all_names_every_public_thing_and_each_can_be_had():
 @pytest.mark.parametrize("name", sorted(set(msd.__all__) - NEEDS_TORCH))
 def test_a_public_name_is_there_and_says_what_it_is(name):
     assert getattr(msd, name).__doc__
+
+
+@pytest.mark.parametrize("name", ["layouts", "torch"])
+def test_a_public_module_can_be_imported_from(name):
+    if name in NEEDS_TORCH:
+        pytest.importorskip("torch")
+    public, own = importlib.import_module(f"msd.{name}"), importlib.import_module(f"msd.client.{name}")
+    assert public is getattr(msd, name)
+    assert public.__all__ == own.__all__
+    assert all(getattr(public, each) is getattr(own, each) for each in own.__all__)
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():
