@@ -1,22 +1,10 @@
-"""Arrays as tensors, wherever they lie in an item of the loader."""
+"""Values wherever they lie in an item that a training loop is handed."""
 
 import copy
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import torch
-
 from msd.client.layouts import LaidOutBatch
-
-
-def as_tensors(value: Any) -> Any:
-    """Return a copy of nested mappings, lists and tuples with tensors for arrays of numbers, sharing their memory."""
-    return changed(value, np.ndarray, _tensor)
-
-
-def _tensor(array: np.ndarray[Any, Any]) -> Any:
-    return torch.from_numpy(array) if array.dtype.kind in "biufc" else array
 
 
 def changed(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
