@@ -4,10 +4,11 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from msd.core.config import ConfigStruct, unknown_key
 from msd.errors import ConfigError
@@ -28,21 +29,37 @@ def decode(value: Any, kind: Any, where: str) -> Any:
     """Convert a plain value to its configuration type, with errors that carry the setting's path."""
     try:
         check_keys(value, kind, where)
-        return msgspec.convert(_plain(value), kind, strict=True, from_attributes=True)
+        return msgspec.convert(_plain(value), kind, strict=True)
     except RecursionError:
         raise ConfigError(f"{where}: {TOO_DEEP}") from None
     except OverflowError:
         raise ConfigError(f"{where}: a number in it is too large; correct it") from None
     except msgspec.ValidationError as error:
-        if typing.get_origin(kind) is dict and isinstance(value, Mapping):
-            # One entry at a time, so that the path names the key; msgspec says only "[...]".
-            for key, inner in value.items():
-                decode(inner, typing.get_args(kind)[1], f"{where}.{key}")
-        raise ConfigError(_readable(str(error), where)) from None
+        plain = _plain(value)
+        # One part at a time, so that the path names each key; msgspec says "[...]", and nothing inside a union.
+        for inner, inner_kind, path in _parts(plain, kind, where):
+            decode(inner, inner_kind, path)
+        raise ConfigError(_readable(str(error), where, plain)) from None
+
+
+def _parts(value: Any, kind: Any, where: str) -> Iterator[tuple[Any, Any, str]]:
+    """Yield what a plain mapping or list consists of, each with its type and its path."""
+    if isinstance(value, list):
+        items = [typing.get_args(option)[0] for option in _options(kind) if typing.get_origin(option) is list]
+        yield from ((inner, items[0], f"{where}[{number}]") for number, inner in enumerate(value) if items)
+    if not isinstance(value, Mapping):
+        return
+    for struct in _structs_of(kind, value):
+        hints = typing.get_type_hints(struct)
+        named = (key for key in value if key in hints and key not in _OPAQUE)
+        yield from ((value[key], hints[key], f"{where}.{key}") for key in named)
+        return
+    entries = [typing.get_args(option)[1] for option in _options(kind) if typing.get_origin(option) is dict]
+    yield from ((inner, entries[0], f"{where}.{key}") for key, inner in value.items() if entries)
 
 
 def _plain(value: Any) -> Any:
-    """Return configuration structs as dictionaries, so that one conversion checks every door."""
+    """Return structs as dictionaries and NumPy's values as Python's, so that one conversion checks every door."""
     if isinstance(value, ConfigStruct):
         plain = {field: _plain(getattr(value, field)) for field in value.__struct_fields__}
         tag = value.__struct_config__.tag
@@ -51,7 +68,7 @@ def _plain(value: Any) -> Any:
         return {key: inner if key in _OPAQUE else _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return value
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 _OPAQUE = ("rows", "cls", "function", "options", "storage_options")
@@ -61,15 +78,29 @@ _WRITE = {"split": "write [from, to], for instance split: [0.0, 0.9]"}
 """How to write a setting, where the name of its type does not say it."""
 
 
-def _readable(message: str, where: str) -> str:
+def _readable(message: str, where: str, value: Any) -> str:
     found, _, path = message.partition(" - at `")
     inner = re.sub(r"^\$\.?", "", path.rstrip("`"))
     inner = re.sub(r"\[\.\.\.\]", "", inner)
     joined = where if not inner else f"{where}{'' if inner.startswith('[') else '.'}{inner}"
     found = re.sub(r"\barray\b", "list", re.sub(r"\bobject\b", "mapping", found))
     found = found.replace("Object missing required field", "missing required key").replace("`", "'")
-    hint = _WRITE.get(re.sub(r"\[\d+\]$", "", joined).rpartition(".")[2])
-    return f"{joined}: {found[0].lower() + found[1:]}{f'; {hint}' if hint else ''}"
+    hint = _WRITE.get(re.sub(r"\[\d+\]$", "", joined).rpartition(".")[2], "")
+    if re.search(r"\b(int|float)\b.*, got", found):
+        hint = hint or _number_hint(value)
+    shown = f" ({value!r:.40})" if not inner and isinstance(value, str | int | float) else ""
+    return f"{joined}: {found[0].lower() + found[1:]}{shown}{f'; {hint}' if hint else ''}"
+
+
+def _number_hint(value: Any) -> str:
+    """Return how to write a number that YAML takes for text, such as 1e9; nothing for any other value."""
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value.strip()):
+        return ""
+    number = float(value)
+    return f"that is text; write {int(number) if number.is_integer() else number}"
+
+
+_NUMBER = re.compile(r"[+-]?\d{1,20}(\.\d*)?([eE][+-]?\d{1,2})?")
 
 
 def check_keys(value: Any, kind: Any, where: str = "") -> None:
@@ -131,8 +162,17 @@ def _check_choice(value: Any, kind: Any, where: str) -> None:
             return
         found = value
     near = difflib.get_close_matches(str(found), [str(choice) for choice in choices], n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"the choices are {', '.join(map(str, choices))}"
-    raise ConfigError(f"{where}: {found!r} is not a choice; {hint}")
+    others = [word for option, word in _OTHERS.items() if option in map(_bare, _options(kind))]
+    hint = f"did you mean {near[0]!r}?" if near else f"the choices are {', '.join([*map(str, choices), *others])}"
+    raise ConfigError(f"{where}: {found!r} is not a choice; {_number_hint(found) or hint}")
+
+
+_OTHERS = {int: "a whole number", float: "a number", dict: "a mapping"}
+"""What may stand in place of a word, as an error names it."""
+
+
+def _bare(kind: Any) -> Any:
+    return typing.get_origin(kind) or kind
 
 
 def _check_bare_word(value: Any, kind: Any, where: str) -> None:

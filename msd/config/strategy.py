@@ -23,7 +23,7 @@ def strategy_of(strategy: Any) -> tuple[Any, dict[str, Any]]:
         for key in strategy:
             if key not in ("function", "options"):
                 raise ConfigError(unknown_key(key, ["function", "options"], "strategy"))
-        function, options = strategy.get("function", "default"), strategy.get("options") or {}
+        function, options = strategy.get("function"), strategy.get("options") or {}
         if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
             raise ConfigError(f"strategy.options must be a mapping from names to values, got {options!r}")
     if isinstance(function, str) and function in BUILT_IN:
@@ -31,6 +31,6 @@ def strategy_of(strategy: Any) -> tuple[Any, dict[str, Any]]:
     if not callable(function) and not (isinstance(function, str) and all(function.partition(":"))):
         raise ConfigError(
             f"strategy must be {', '.join(BUILT_IN)}, a dotted path package.module:function, or from Python a function "
-            f"(graph, context) -> graph; got {function!r}"
+            f"(graph, context) -> graph, alone or as {{function: ...}}; got {strategy!r}"
         )
     return function, dict(options)

@@ -4,6 +4,7 @@ import pickle
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -239,7 +240,30 @@ MISTAKES = [
         "mixture.feedback and mixture.schedule both move the weights; leave one of them out",
     ),
     ({"batch": {"sequence_len": 8}}, "batch.sequence_len: unknown key 'sequence_len'; did you mean 'sequence_length'?"),
-    ({"batch": {"sequence_length": 8.5}}, "batch.sequence_length: expected 'int', got 'float'"),
+    ({"batch": {"sequence_length": 8.5}}, "batch.sequence_length: expected 'int', got 'float' (8.5)"),
+    ({"batch": {"sequence_length": "4k"}}, "batch.sequence_length: expected 'int', got 'str' ('4k')"),
+    (
+        {"mixture": {"clock": "tokens", "schedule": [{"at": "1e9", "weights": {"web": 1}}]}},
+        "mixture.schedule[0].at: expected 'int | float | null', got 'str' ('1e9'); that is text; write 1000000000",
+    ),
+    ({"mixture": {"weights": {"web": "high"}}}, "mixture.weights.web: expected 'float | mapping', got 'str' ('high')"),
+    ({"mixture": {"weights": {"a": {"weight": 1}}}}, "mixture.weights.a: missing required key 'weights'"),
+    (
+        {"mixture": {"weights": {"a": {"weights": {"b": {"weights": {"web": None}}}}}}},
+        "mixture.weights.a.weights.b.weights.web: expected 'float | mapping', got 'null'",
+    ),
+    ({"mixture": {"repetitions": {"web": "four"}}}, "mixture.repetitions.web: expected 'float', got 'str' ('four')"),
+    ({"batch": {"multiple_of": "all"}}, "batch.multiple_of: 'all' is not a choice; the choices are auto, a whole numb"),
+    ({"batch": {"multiple_of": "1e3"}}, "batch.multiple_of: '1e3' is not a choice; that is text; write 1000"),
+    ({"strategy": {"options": {"until": 3}}}, "strategy must be default, packed_lm, "),
+    (
+        source(transforms=[{"kind": "chat", "tokenizer": "bytes", "template": {"user": {"prefix": 3}}}]),
+        "sources.web.transforms[0].template.user.prefix: expected 'str', got 'int' (3)",
+    ),
+    (
+        source(transforms=[{"kind": "chat", "tokenizer": "bytes", "roles": {"human": 3}}]),
+        "sources.web.transforms[0].roles.human: expected 'str', got 'int' (3)",
+    ),
     ({"batch": {"sequence_length": 1}}, "batch.sequence_length must be at least 2 tokens, got 1"),
     ({"batch": {"global_batch_size": 0}}, "batch.global_batch_size must be at least 1 sequence, got 0"),
     ({"batch": {"global_batch_size": 40}}, "= 4 * 4 = 16; set it to a multiple of 16, for instance 32"),
@@ -248,7 +272,7 @@ MISTAKES = [
     ({"batch": {"packing": "concat"}}, "batch.packing: expected 'mapping', got 'concat'; write packing: {method:"),
     ({"runtime": "local"}, "runtime: expected 'mapping', got 'local'; write runtime: {kind: local}"),
     (source(transforms=["tokenize"]), "sources.web.transforms[0]: expected 'mapping', got 'tokenize'; write {kind: to"),
-    (source(split=0.9), "sources.web.split: expected 'list', got 'float'; write [from, to], for instance split: ["),
+    (source(split=0.9), "sources.web.split: expected 'list', got 'float' (0.9); write [from, to], for instance"),
     ({"source": WEB}, "source: unknown key 'source'; did you mean 'sources'?"),
     ({"sources": WEB, "mesj": {}}, "mesj: unknown key 'mesj'; did you mean 'mesh'?"),
     ({"batch": {"packing": {"method": "bestfit"}}}, "'bestfit' is not a choice; did you mean 'best_fit'?"),
@@ -584,3 +608,16 @@ def test_a_mesh_is_changed_axis_by_axis_and_dp_stands_for_its_parts(held, change
     config = Config(sources={"a": "b"}, mesh=held)
     assert list(config.replace(mesh=change).mesh.items()) == list(replaced.items())
     assert list(config.on_mesh(change).mesh.items()) == list(alone.items())
+
+
+def test_numbers_of_numpy_are_numbers():
+    sizes = {"sequence_length": np.int64(64), "global_batch_size": np.int32(16)}
+    found = config(batch=sizes, mesh={"dp": np.int64(4)}, mixture={"weights": {"web": np.float32(0.5)}})
+    assert found == config(
+        batch={"sequence_length": 64, "global_batch_size": 16}, mesh={"dp": 4}, mixture={"weights": {"web": 0.5}}
+    )
+
+
+def test_an_object_is_no_section():
+    with pytest.raises(ConfigError, match="mixture: expected 'mapping', got 'types.SimpleNamespace'"):
+        config(mixture=SimpleNamespace(unit="samples"))
