@@ -619,5 +619,5 @@ def test_numbers_of_numpy_are_numbers():
 
 
 def test_an_object_is_no_section():
-    with pytest.raises(ConfigError, match="mixture: expected 'mapping', got 'types.SimpleNamespace'"):
+    with pytest.raises(ConfigError, match=r"mixture: expected 'mapping', got 'types.SimpleNamespace'"):
         config(mixture=SimpleNamespace(unit="samples"))

@@ -2,7 +2,7 @@
 
 # T = tokens of one sample.
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from msd.core.arrays import Int32Array
 from msd.errors import ConfigError
 from msd.loader.transforms.base import IMAGES, Fields, Place, Step, WrongType, field_of
-from msd.loader.transforms.config import ChatConfig, TurnConfig
+from msd.loader.transforms.config import USUAL_ROLES, ChatConfig, TurnConfig
 from msd.loader.transforms.text import append, special_id
 from msd.loader.transforms.tokenizer import Tokenizer
 
@@ -47,7 +47,8 @@ class ChatStep(Step):
             after: Whether earlier transforms make tokens that these follow.
 
         Raises:
-            ConfigError: If a token that is to be added is not in the vocabulary, or a role is not in the template.
+            ConfigError: If a token that is to be added is not in the vocabulary, or a role that is named is not in the
+                template.
         """
         self.tokenizer = tokenizer
         self.eos_id = special_id(config, "eos_token", tokenizer, needed=config.append_eos)
@@ -58,12 +59,10 @@ class ChatStep(Step):
         self._trained = frozenset(config.trained)
         self._eos = self.eos_id if config.append_eos else None
         self._bos = special_id(config, "bos_token", tokenizer, needed=True) if config.prepend_bos else None
-        for role in config.trained:
-            if role not in self._template:
-                raise ConfigError(
-                    f"trained names the role {role!r}, which the template has not (its roles: "
-                    f"{', '.join(self._template)}); add it to template, or leave it out"
-                )
+        self._check_roles("trained", config.trained)
+        # The usual names are there for whoever has them; a template may do without.
+        if config.roles != USUAL_ROLES:
+            self._check_roles("roles", config.roles.values())
 
     def one(self, fields: Fields, place: Place) -> list[Fields]:
         """Return the conversation with its tokens, or nothing where no turn is learned."""
@@ -102,6 +101,14 @@ class ChatStep(Step):
             "bos": self._bos,
         }
 
+    def _check_roles(self, setting: str, roles: Iterable[str]) -> None:
+        for role in roles:
+            if role not in self._template:
+                raise ConfigError(
+                    f"{setting} names the role {role!r}, which the template has not (its roles: "
+                    f"{', '.join(self._template)}); add it to template, or leave it out"
+                )
+
     def _spans(self, fields: Fields) -> list[Span]:
         """Return the text of a conversation, cut where learning begins or ends."""
         messages = field_of(fields, self._field)
@@ -127,11 +134,12 @@ class ChatStep(Step):
                 f"{where} has the role {named!r}, which the template has not (its roles: {', '.join(self._template)}); "
                 "add it to roles or template"
             )
-        content = message.get("content", message.get("value"))
+        key = "value" if "content" not in message and "value" in message else "content"
+        content = message.get(key)
         if isinstance(content, list | tuple):
             content = "".join(_text_of_part(part, where, has_images=has_images) for part in content)
         if not isinstance(content, str):
-            raise ValueError(f"{where} has no text in content or value, only {', '.join(map(str, message))}")
+            raise ValueError(_no_text(message, where, key))
         return str(role), content
 
     def _grown(
@@ -154,6 +162,17 @@ class ChatStep(Step):
             return [append(fields, np.concatenate(ids), np.concatenate(masks), after=self._after)]
         except Exception as error:
             return error
+
+
+def _no_text(message: Mapping[str, Any], where: str, key: str) -> str:
+    """Return what to say of a message whose content is no text."""
+    if message.get("tool_calls") is not None:
+        return (
+            f"{where} has tool_calls and no text; write them out as its content with a function before this transform"
+        )
+    if key not in message:
+        return f"{where} has no content or value, only {', '.join(map(str, message))}"
+    return f"{where}.{key} must be text, or a list of parts with text in them, got {type(message[key]).__name__}"
 
 
 def _text_of_part(part: Any, where: str, *, has_images: bool) -> str:

@@ -57,6 +57,10 @@ class TurnConfig(ConfigStruct, frozen=True, kw_only=True):
     """Stands between this turn and the next; never learned."""
 
 
+USUAL_ROLES = {"human": "user", "gpt": "assistant"}
+"""Names of data in the form of ShareGPT."""
+
+
 class ChatConfig(TokenizingStruct, frozen=True, kw_only=True, tag="chat"):
     """Conversations to token ids, with a mask that says which turns are learned; appended to earlier tokens.
 
@@ -66,7 +70,7 @@ class ChatConfig(TokenizingStruct, frozen=True, kw_only=True, tag="chat"):
     field: str = "messages"
     template: Literal["chatml"] | dict[str, TurnConfig] = "chatml"
     """What stands around a turn, by role."""
-    roles: dict[str, str] = msgspec.field(default_factory=lambda: {"human": "user", "gpt": "assistant"})
+    roles: dict[str, str] = msgspec.field(default_factory=lambda: dict(USUAL_ROLES))
     """Names in the data to roles of the template."""
     trained: list[str] = msgspec.field(default_factory=lambda: ["assistant"])
     """Roles whose turns are learned; the others are context."""

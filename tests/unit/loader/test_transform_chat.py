@@ -123,8 +123,19 @@ def test_one_bad_conversation_fails_alone(make_chain):
     [
         ("text", "field 'messages' must be a list of messages, got str"),
         (["text"], "messages[0] must be a mapping with role and content, got str"),
-        ([{"role": "user"}], "messages[0] has no text in content or value, only role"),
-        ([{"role": "user", "content": None}], "messages[0] has no text in content or value, only role, content"),
+        ([{"role": "user"}], "messages[0] has no content or value, only role"),
+        (
+            [{"role": "user", "content": None}],
+            "messages[0].content must be text, or a list of parts with text in them, got",
+        ),
+        (
+            [{"from": "human", "value": 5}],
+            "messages[0].value must be text, or a list of parts with text in them, got int",
+        ),
+        (
+            [{"role": "assistant", "content": None, "tool_calls": [{"id": 1}]}],
+            "messages[0] has tool_calls and no text; write them out as its content",
+        ),
         ([{"role": None, "content": "a"}], "messages[0] has the role None"),
         ([{"role": "user", "content": [{"type": "image"}]}], "messages[0] has a part of type 'image' without text"),
     ],
@@ -164,6 +175,9 @@ def test_truncation_before_the_answer_leaves_nothing(apply_to):
 def test_a_template_that_cannot_mean_anything_is_refused(make_chain, chat_tokenizer):
     with pytest.raises(ConfigError, match="trained names the role 'bot', which the template has not"):
         make_chain(ChatConfig(tokenizer="bytes", trained=["bot"]))
+    with pytest.raises(ConfigError, match="roles names the role 'usr', which the template has not"):
+        make_chain(ChatConfig(tokenizer="bytes", roles={"human": "usr"}))
+    assert make_chain(ChatConfig(tokenizer="bytes", template={"assistant": PLAIN["assistant"]}))
     with pytest.raises(ConfigError, match="chat trained is empty"):
         ChatConfig(tokenizer="bytes", trained=[])
     with pytest.raises(ConfigError, match="chat template is empty"):
