@@ -149,9 +149,10 @@ def _toward_levels(cost_RK: Int64Array, bounds: tuple[Float64Array, RowBounds] |
     value_R = cost_RK.max(axis=1)
     order = np.argsort(-value_R, kind="stable")
     value_MB = value_R[order].reshape(grid.num_microbatches, grid.num_buckets)
-    level_M = value_MB.sum(axis=1) / grid.num_buckets
-    aimed_R = np.repeat(level_M, grid.num_buckets)
+    level_MK = cost_RK[order].reshape(*value_MB.shape, -1).sum(axis=1) / grid.num_buckets
+    aimed_RK = np.repeat(level_MK, grid.num_buckets, axis=0)
     if bounds is not None:
+        level_M = level_MK[:, 0]
         least_R, rows = bounds
         least_M = np.maximum(rows.least_M, least_R[order].reshape(value_MB.shape).max(axis=1))
         is_bound_M = least_M > level_M
@@ -160,11 +161,12 @@ def _toward_levels(cost_RK: Int64Array, bounds: tuple[Float64Array, RowBounds] |
         is_free_R = np.repeat(~is_bound_M, grid.num_buckets)
         if is_free_R.any():
             aimed_R -= is_free_R * (float(aimed_R.sum() - value_R.sum()) / int(is_free_R.sum()))
-    level_R = np.empty(len(value_R))
-    level_R[order] = aimed_R
-    over_M = value_MB[:, 0] - aimed_R.reshape(value_MB.shape).max(axis=1)
+        aimed_RK = aimed_R[:, None]
+    level_RK = np.empty(cost_RK.shape)
+    level_RK[order] = aimed_RK
+    over_M = value_MB[:, 0] - aimed_RK.reshape(len(value_MB), -1).max(axis=1)
     is_level = float(np.maximum(0.0, over_M).mean()) <= _GOOD_ENOUGH * float(value_R.mean())
-    return _Standing(int(value_MB[:, 0].sum()), cost_RK - level_R[:, None], is_level)
+    return _Standing(int(value_MB[:, 0].sum()), cost_RK - level_RK, is_level)
 
 
 def _toward_buckets(cost_RK: Int64Array, grid: Grid) -> _Standing:
@@ -220,18 +222,16 @@ def _trade_rows(
     give_NK, take_NK = excess_RK[giver_N], excess_RK[taker_N]
 
     def score(change_K: list[Int64Array], pair_C: Int64Array) -> Float64Array:
-        give_C, take_C = give_NK[pair_C, 0] - change_K[0], take_NK[pair_C, 0] + change_K[0]
-        for k in range(1, len(change_K)):
-            np.maximum(give_C, give_NK[pair_C, k] - change_K[k], out=give_C)
-            np.maximum(take_C, take_NK[pair_C, k] + change_K[k], out=take_C)
-        scored: Float64Array = give_C * give_C + take_C * take_C
+        scored = np.zeros(len(pair_C))
+        for k, change_C in enumerate(change_K):
+            scored += (give_NK[pair_C, k] - change_C) ** 2 + (take_NK[pair_C, k] + change_C) ** 2
         return scored
 
     holdings.trade(
         _one_of(sequences_RQ[giver_N], held_S, turn),
         _one_of(sequences_RQ[taker_N], held_S, turn + _MAX_ROUNDS),
         score,
-        (give_NK.max(axis=1) ** 2 + take_NK.max(axis=1) ** 2) * _GAIN,
+        ((give_NK**2).sum(axis=1) + (take_NK**2).sum(axis=1)) * _GAIN,
         turn,
     )
 
