@@ -73,12 +73,15 @@ def batch_of(config: "Config", tables: "dict[str, BlockTable]", step: int, rank:
     loaders = build_loaders(config, orders)
     plan = None
     try:
-        for plan in plan_steps(build_planner(config, orders), loaders, steps=step + 1):
+        planner = build_planner(config, orders)
+        for plan in plan_steps(planner, loaders, steps=step + 1):
             if plan.step == step:
                 break
         if plan is None or plan.step != step:
             last = "at once" if plan is None else f"with step {plan.step}"
-            raise ConfigError(f"there is no step {step}: the run ends {last}; name an earlier --step")
+            why = "; ".join(planner.closing_notes or (() if plan is None else plan.notes)) or "its data ends"
+            remedy = "" if plan is None else "; name an earlier --step"
+            raise ConfigError(f"there is no step {step}: the run ends {last} ({why}){remedy}")
         bucket = plan.bucket_of(rank)
         samples: dict[SampleId, Sample] = {}
         for name in plan.source_names:

@@ -219,7 +219,7 @@ def survey(
         max_row_tokens=tally.max_row_tokens,
         step_flops=_mean(tally.flops),
         predicted_step_s=_mean(tally.seconds),
-        notes=tuple(tally.notes),
+        notes=tuple(tally.notes | dict.fromkeys(planner.closing_notes)),
         sources=tuple(
             _outlook(
                 name,

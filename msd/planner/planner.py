@@ -32,8 +32,10 @@ from msd.planner.progress import (
     with_multiples_of,
 )
 from msd.planner.saved import SavedSteering, read_progress
-from msd.planner.settings import PlannerSettings
+from msd.planner.settings import PlannerSettings, SourceTerms
 from msd.planner.strategy import compile_strategy
+
+_SOURCES_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,8 @@ class Planner:
             InputError: If no source has a row.
         """
         if not any(terms.rows_per_epoch and terms.total_ordinals != 0 for terms in settings.sources):
-            names = ", ".join(terms.name for terms in settings.sources)
-            raise InputError(f"no source has a row (sources: {names}); check their paths and splits")
+            why = "; ".join(f"{terms.name} has {_lacking(terms)}" for terms in settings.sources[:_SOURCES_SHOWN])
+            raise InputError(f"no source has a row to give: {why}; check paths, splits, max_epochs and repetitions")
         self.settings = settings
         self.strategy = compile_strategy(settings)
         self.closing_notes: tuple[str, ...] = ()
@@ -235,6 +237,8 @@ class Planner:
         assert packer is not None
         last = self.settings.batch.last
         is_ending = not packer.is_closed
+        if is_ending and not self._is_stopped:
+            self._notes.append(self._nothing_to_draw())
         is_whole = not is_ending or packer.finish(drop=last == "drop")
         pieces = [piece for sequence in packer.sequences for piece in sequence]
         self._notes += [note for intake in self._intakes for note in intake.take_notes()]
@@ -297,6 +301,11 @@ class Planner:
     def _live_S(self) -> list[bool]:
         return [not intake.is_ended for intake in self._intakes]
 
+    def _nothing_to_draw(self) -> str:
+        idle = [intake.terms.name for intake in self._intakes if not intake.is_ended]
+        others = f"; {', '.join(idle)} {'has' if len(idle) == 1 else 'have'} none there" if idle else ""
+        return f"every source with a share in step {self._step} has ended, and with them the run{others}"
+
     def _check_shares(self) -> None:
         if self._mixer.credits.has_live or any(intake.is_ended and not intake.is_empty for intake in self._intakes):
             return
@@ -308,7 +317,9 @@ class Planner:
 
     def _empty_sources(self) -> list[str]:
         return [
-            f"source {intake.terms.name!r} has no rows and is left out" for intake in self._intakes if intake.is_empty
+            f"source {intake.terms.name!r} has {_lacking(intake.terms)} and is left out"
+            for intake in self._intakes
+            if intake.is_empty
         ]
 
     def _snapshot(self) -> StateDict:
@@ -328,3 +339,10 @@ class Planner:
         if source not in self._by_name:
             raise ValueError(f"there is no source {source!r} (sources: {', '.join(self._names)})")
         return self._by_name[source]
+
+
+def _lacking(terms: SourceTerms) -> str:
+    """Return what is there of a source that has no row to give."""
+    if not terms.rows_per_epoch:
+        return "no rows"
+    return f"no whole row under max_epochs or mixture.repetitions ({terms.rows_per_epoch} rows an epoch)"

@@ -155,6 +155,18 @@ def test_plan_says_where_finite_data_ends(config: Path, capsys: pytest.CaptureFi
     assert docs["total_rows"] == docs["rows_per_epoch"]
     assert docs["ends_at_step"] >= outlook["num_steps"]
     assert 0.5 < docs["epochs"] <= 1.0
+    assert any("source 'docs' ended after" in note for note in outlook["notes"])
+
+
+def test_a_run_without_a_step_says_why(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["mixture.weights={docs: 1}", "sources.docs.max_epochs=0.05"]
+    outlook = told(capsys, "plan", config, *few)
+    assert outlook["num_steps"] == 0
+    assert any("batch.last: pad delivers them" in note for note in outlook["notes"])
+    assert run(["preview", str(config), *few]) == 2
+    said = capsys.readouterr().err
+    assert "there is no step 0: the run ends at once (source 'docs' ended after" in said
+    assert "batch.last: pad delivers them" in said
 
 
 def test_plan_counts_rows_that_give_nothing(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,6 +153,15 @@ def test_what_a_dropped_source_leaves_stays_in_its_group():
     assert sum(samples(last, "a")) == sum(samples(last, "c")) == 40
 
 
+def test_a_run_that_ends_for_want_of_shares_says_so():
+    stage = StageConfig(step=9, weights={"b": 1.0})
+    mixture = MixtureConfig(weights={"a": 1.0}, schedule=[stage])
+    ends = {"max_epochs": {"a": 1}, "end": {"a": "drop"}, "batch": {"last": "pad"}}
+    chosen = settings_of(EQUAL, packing="none", global_batch_size=4, mixture=mixture, **ends)
+    (_, last) = plans_of(EQUAL, chosen)
+    assert "every source with a share in step 1 has ended, and with them the run; b has none there" in last.notes
+
+
 def test_an_empty_source_of_a_group_leaves_its_share_to_the_group():
     made = {"a": [row(8)] * 5, "b": [row(8)] * 5, "none": []}
     weights = {"a": 1.0, "rest": GroupConfig(weight=1.0, weights={"b": 1.0, "none": 3.0})}
