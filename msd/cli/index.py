@@ -72,23 +72,22 @@ def _facts(name: str, order: "SourceOrder", from_cache: bool) -> dict[str, Any]:
         "worst_entry_bytes": int(costs.max()) if blocks.num_blocks else 0,
         "mean_entry_bytes": int(costs.mean()) if blocks.num_blocks else 0,
         "from_cache": from_cache,
-        "remarks": _remarks(order, units, window_rows, int(costs.max()) if blocks.num_blocks else 0),
+        "remarks": _remarks(order, units, int(costs.max()) if blocks.num_blocks else 0),
     }
 
 
-def _remarks(order: "SourceOrder", units: int, window_rows: int, worst_entry_bytes: int) -> list[str]:
+def _remarks(order: "SourceOrder", units: int, worst_entry_bytes: int) -> list[str]:
     """Return what a user should know of how well the source mixes and how it is entered."""
+    from msd.cli.remarks import narrow_window
+
     blocks = order.blocks
     if not blocks.num_rows:
         return ["no rows"]
     remarks = []
     if not order.shuffle:
         remarks.append("shuffle: false keeps file order")
-    elif order.window_blocks == 1 and blocks.num_blocks > 1:
-        remarks.append(
-            f"a window is one block of about {window_rows:,} rows: neighbours in a file stay neighbours; "
-            "lower shuffle.block_bytes or raise shuffle.window"
-        )
+    elif (narrow := narrow_window(order)) is not None:
+        remarks.append(narrow)
     elif order.window_blocks < blocks.num_blocks and units == 1:
         remarks.append("the whole source is one stream: rows mix within windows only, windows stay in file order")
     if worst_entry_bytes:

@@ -8,9 +8,13 @@ from msd.cli import output
 from msd.cli.options import ConfigPath, Json, Overrides, Sets, read_config
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from msd.cli.survey import Outlook, SourceOutlook
     from msd.config import Config
+    from msd.core.index import BlockTable
     from msd.core.plan import StepPlan
+    from msd.planner.forecast import Forecast
 
 
 def plan(
@@ -27,6 +31,10 @@ def plan(
             help="Also explain one step (3), or follow a sample from its file to the ranks (web:17.0).",
             show_default=False,
         ),
+    ] = None,
+    until: Annotated[
+        int | None,
+        typer.Option(metavar="STEP", min=1, help="Also foresee how far a run uses its sources up.", show_default=False),
     ] = None,
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Also predict step times, against unbalanced and other assignments.")
@@ -63,10 +71,10 @@ def plan(
             if asked is not None:
                 asked.look(made)
 
-        outlook = survey(config, tables, steps, on_plan=on_plan)
+        outlook = survey(config, tables, steps, until=until, on_plan=on_plan)
     simulation = simulation_of(config, trainer or [], steps) if simulate or trainer else None
     answer, remarks = ({}, []) if asked is None else asked.answer(config, tables, outlook)
-    remarks += mixed_tokenizers(config)
+    remarks += [*mixed_tokenizers(config), *_warnings(config, tables, outlook)]
     if as_json:
         simulated = {} if simulation is None else {"simulation": simulation.as_dict()}
         output.print_json(outlook.as_dict() | {"notes": [*outlook.notes, *remarks]} | answer | simulated)
@@ -98,10 +106,49 @@ def print_outlook(config: "Config", outlook: "Outlook") -> None:
         "that gave no sample",
     )
     output.print_table("the steps, on the mean", ("figure", "value", "floor"), _figures(outlook))
+    if outlook.forecast is not None:
+        print_forecast(outlook.forecast, unit)
     if outlook.is_over:
         output.note(f"the data ends after {outlook.num_steps} of the {outlook.asked_steps} steps asked for")
     for remark in outlook.notes:
         output.note(remark)
+
+
+def print_forecast(forecast: "Forecast", unit: str) -> None:
+    """Print what a run is expected to draw of each source."""
+    output.print_table(
+        f"expected by step {forecast.num_steps:,}",
+        ("source", "share", "tokens", "epochs", "repeats at", "ends at"),
+        [
+            (
+                source.name,
+                output.percent(source.share),
+                output.short(source.tokens),
+                f"{source.epochs:.2f}",
+                _step(source.repeats_at_step),
+                _step(source.ends_at_step),
+            )
+            for source in forecast.sources
+        ],
+        caption=f"share: of the {unit.replace('_', ' ')}; repeats at, ends at: steps of its second epoch and of its "
+        "last row",
+    )
+
+
+def _step(step: int | None) -> str:
+    return "-" if step is None else f"step {step:,}"
+
+
+def _warnings(config: "Config", tables: "Mapping[str, BlockTable]", outlook: "Outlook") -> "Iterator[str]":
+    from msd.build import build_orders
+    from msd.cli.remarks import narrow_window, repeating
+
+    for name, order in build_orders(config, tables).items():
+        narrow = narrow_window(order)
+        if narrow is not None:
+            yield f"warning: source {name!r}: {narrow}"
+    if outlook.forecast is not None:
+        yield from repeating(outlook.forecast)
 
 
 def _drawn(source: "SourceOutlook", unit: str) -> tuple[object, ...]:

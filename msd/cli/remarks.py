@@ -5,6 +5,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from msd.config import Config
+    from msd.core.order import SourceOrder
+    from msd.planner.forecast import Forecast
+
+MANY_EPOCHS = 4
+"""Passes over a source above which its repetition is warned about."""
 
 
 def tokenizers_of(config: "Config") -> dict[str, str]:
@@ -25,6 +30,29 @@ def mixed_tokenizers(config: "Config") -> Iterator[str]:
     if len(set(tokenizers.values())) > 1:
         named = ", ".join(f"{name}: {path}" for name, path in tokenizers.items())
         yield f"warning: sources use different tokenizers, so one id means different things ({named})"
+
+
+def repeating(forecast: "Forecast") -> Iterator[str]:
+    """Yield a warning for every source that a run will pass over more than `MANY_EPOCHS` times."""
+    for source in forecast.sources:
+        if source.epochs > MANY_EPOCHS:
+            yield (
+                f"warning: source {source.name!r} will have been passed over {source.epochs:.1f} times by step "
+                f"{forecast.num_steps:,}; lower its weight, or cap it with mixture.repetitions"
+            )
+    if forecast.ended_by is not None:
+        yield f"warning: source {forecast.ended_by!r} ends the run at step {forecast.num_steps:,}"
+
+
+def narrow_window(order: "SourceOrder") -> str | None:
+    """Return what to say of a source whose windows cannot mix its rows, or None."""
+    if not order.shuffle or order.window_blocks > 1 or order.blocks.num_blocks < 2:
+        return None
+    rows = -(-order.blocks.num_rows // order.blocks.num_blocks)
+    return (
+        f"a window is one block of about {rows:,} rows: neighbours in a file stay neighbours; "
+        "lower shuffle.block_bytes or raise shuffle.window"
+    )
 
 
 def is_drawn(config: "Config", source: str) -> bool:

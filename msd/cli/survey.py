@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from msd.core.order import SourceOrder
     from msd.core.state import StateDict
     from msd.loader.loader import SourceLoader
+    from msd.planner.forecast import Forecast
     from msd.planner.mixture.schedule import MixtureSchedule
+    from msd.planner.planner import Planner
 
 _MEANS = ("fill", "imbalance", "imbalance_floor", "lockstep", "lockstep_floor", "packed_imbalance", "packed_lockstep")
 _ENCODER_MEANS = ("imbalance", "imbalance_floor", "row_imbalance", "moved")
@@ -77,6 +79,8 @@ class Outlook:
     predicted_step_s: float | None
     notes: tuple[str, ...]
     sources: tuple[SourceOutlook, ...]
+    forecast: "Forecast | None" = None
+    """The whole run as it is expected, if it was asked for."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON-able values."""
@@ -88,7 +92,7 @@ class Outlook:
             "predicted_step_s": self.predicted_step_s,
             "notes": list(self.notes),
             "sources": {source.name: source.as_dict() for source in self.sources},
-        }
+        } | ({} if self.forecast is None else {"forecast": _forecast_dict(self.forecast)})
 
 
 @dataclass(slots=True)
@@ -188,9 +192,17 @@ def survey(
     tables: Mapping[str, "BlockTable"],
     steps: int,
     *,
+    until: int | None = None,
     on_plan: Callable[[StepPlan], None] | None = None,
 ) -> Outlook:
     """Plan the first `steps` steps of a run and return what they hold.
+
+    Args:
+        config: The configuration.
+        tables: Index of every source.
+        steps: To plan.
+        until: Also foresee the run up to this step, from what was planned.
+        on_plan: Called with each plan.
 
     Raises:
         InputError: If the configuration cannot be built, a source cannot be read, or nothing of one survives.
@@ -230,7 +242,33 @@ def survey(
             )
             for name in config.sources
         ),
+        forecast=None if until is None or not tally.plans else _forecast(planner, tally, until),
     )
+
+
+def _forecast(planner: "Planner", tally: Tally, until: int) -> "Forecast":
+    """Return how far a run of so many steps will use its sources up, if rows go on as those planned."""
+    from msd.planner.batch_schedule import schedule_of
+    from msd.planner.forecast import forecast, paces_of
+
+    settings = planner.settings
+    sizes, fill = schedule_of(settings.batch, settings.multiple_of), tally.mean("fill")
+
+    def tokens_of(step: int) -> float:
+        if sizes is None:
+            return fill * settings.batch.global_batch_size * settings.batch.sequence_length
+        return fill * sizes.at(step).num_sequences * sizes.at(step).sequence_length
+
+    paces = paces_of(settings.sources, tally.position, unit=settings.mixture.unit, loss_tokens=tally.loss_tokens)
+    return forecast(tally.schedule, paces, steps=until, tokens_per_step=tokens_of)
+
+
+def _forecast_dict(found: "Forecast") -> dict[str, Any]:
+    return {
+        "num_steps": found.num_steps,
+        "ended_by": found.ended_by,
+        "sources": {source.name: source.as_dict() for source in found.sources},
+    }
 
 
 def _outlook(

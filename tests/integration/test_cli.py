@@ -135,6 +135,30 @@ def test_plan_refuses_to_explain_what_is_neither_step_nor_sample(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+def test_plan_foresees_where_sources_repeat_and_warns(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, "plan", config, "--steps", 4, "--until", 2000)
+    sources = found["forecast"]["sources"]
+    assert found["forecast"]["num_steps"] == 2000
+    assert sum(source["tokens"] for source in sources.values()) == pytest.approx(
+        2000 * sum(source["tokens"] for source in found["sources"].values()) / 4, rel=0.01
+    )
+    often = [name for name, source in sources.items() if source["epochs"] > 4]
+    warned = [note for note in found["notes"] if "passed over" in note]
+    assert often
+    assert all(any(f"source {name!r}" in note for note in warned) for name in often)
+    assert run(["plan", str(config), "--steps", "1", "--until", "2000"]) == 0
+    assert "expected by step 2,000" in capsys.readouterr().out
+    assert "forecast" not in told(capsys, "plan", config, "--steps", 1)
+
+
+def test_plan_and_index_warn_of_windows_that_cannot_mix(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    narrow = "sources.code.shuffle={block_bytes: 16KiB, window: 1}"
+    assert any("'code'" in note and "stay neighbours" in note for note in told(capsys, "plan", config, narrow)["notes"])
+    facts = {fact["source"]: fact for fact in told(capsys, "index", config, narrow)["sources"]}
+    assert any("stay neighbours" in remark for remark in facts["code"]["remarks"])
+    assert not any("stay neighbours" in note for note in told(capsys, "plan", config, "--steps", 1)["notes"])
+
+
 def test_plan_simulates_as_the_library_does(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--trainer", "flops_per_s=4e9", "--trainer", "sync=microbatch"]
     found = told(capsys, "plan", config, "--steps", 2, "--simulate", *asked)["simulation"]
