@@ -65,11 +65,10 @@ def serve(
     The token that ranks must show is made up, or taken from MSD_TOKEN.
     """
     from msd.client.link.address import Address, write_rendezvous
-    from msd.errors import ConfigError
     from msd.runtime.dask.engine import DaskEngine
 
-    if rendezvous is not None and not rendezvous.absolute().parent.is_dir():
-        raise ConfigError(f"--rendezvous {rendezvous} lies in no folder that exists; make the folder first")
+    if rendezvous is not None:
+        _check_rendezvous(rendezvous)
     config = read_config(config_path, overrides, sets)
     if scheduler is not None:
         config = config.replace(runtime={"scheduler": scheduler})
@@ -94,6 +93,21 @@ def serve(
     finally:
         for name, handler in previous.items():
             signal.signal(name, handler)
+
+
+def _check_rendezvous(rendezvous: Path) -> None:
+    """Refuse what cannot become the file, before a cluster is started for it."""
+    from msd.errors import ConfigError
+
+    folder = rendezvous.absolute().parent
+    if not folder.is_dir():
+        raise ConfigError(f"--rendezvous {rendezvous} lies in no folder that exists; make the folder first")
+    if rendezvous.is_dir():
+        raise ConfigError(
+            f"--rendezvous {rendezvous} is a folder; name a file in it, such as {rendezvous / 'run.json'}"
+        )
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"--rendezvous {rendezvous} lies in a folder that cannot be written; name another")
 
 
 def _remove(rendezvous: Path, address: str) -> None:

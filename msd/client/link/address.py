@@ -55,7 +55,7 @@ class Address:
             host = port = None
         if parts.scheme in ("msd", "tcp") and host and port:
             return cls(host=host, port=port, token=token, run=run)
-        raise ConfigError(f"no run can be reached at {parts.scheme}://{parts.netloc}{parts.path}; use {FORMS}")
+        raise ConfigError(f"no run can be reached at {text.partition('?')[0]!r}; use {FORMS}")
 
     def at(self, place: str) -> "Address":
         """Return the address of another server of the same run."""
@@ -96,17 +96,27 @@ def resolve(text: str) -> Address:
 
 
 def write_rendezvous(path: str | os.PathLike[str], address: Address) -> None:
-    """Write the file that `file://` addresses name, at once and readable by its owner alone."""
+    """Write the file that `file://` addresses name, at once and readable by its owner alone.
+
+    Raises:
+        ConfigError: If it cannot be written.
+    """
     target = Path(path)
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump({"address": address.url()}, file)
-        os.replace(name, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump({"address": address.url()}, file)
+            os.replace(name, target)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+            raise
+    except OSError as error:
+        # Its own text names the file that is written first, which nobody asked for.
+        raise ConfigError(
+            f"the address cannot be written to {target} ({error.strerror}); name a file in a folder that can be written"
+        ) from None
 
 
 def dial(address: Address, *, timeout_s: float) -> socket.socket:

@@ -206,6 +206,8 @@ def test_serve_says_what_is_wrong_in_one_line_and_ends_with_2(capsys, yaml, clus
     assert (status, f"cannot listen at 127.0.0.1:{port} (Address already in use)" in line) == (2, True)
     status, line = served(capsys, yaml, "--rendezvous", tmp_path / "no" / "file.json")
     assert (status, "make the folder first" in line) == (2, True)
+    status, line = served(capsys, yaml, "--rendezvous", tmp_path)
+    assert (status, f"{tmp_path} is a folder" in line) == (2, True)
     status, line = served(capsys, tmp_path / "none.yaml")
     assert (status, "none.yaml" in line) == (2, True)
     many = ("--scheduler", cluster.address, "--set", "runtime.workers=7", "--set", "runtime.deadline_s=1")

@@ -51,6 +51,22 @@ def test_a_rendezvous_file_holds_the_address_for_its_owner_alone(tmp_path):
     assert os.listdir(tmp_path) == ["a b.json"]
 
 
+def test_a_rendezvous_file_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path):
+    path = tmp_path / "folder"
+    path.mkdir()
+    for taken in (path, tmp_path / "none" / "run.json"):
+        with pytest.raises(ConfigError, match=f"cannot be written to {taken} "):
+            write_rendezvous(taken, Address(host="h", port=1))
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+@pytest.mark.parametrize("text", ["", "10.0.0.1:7077", "http://h:1"])
+def test_what_is_no_address_is_shown_as_it_was_given_without_its_token(text):
+    with pytest.raises(ConfigError, match=f"reached at {text!r}; use") as refused:
+        Address.parse(f"{text}?token=secret")
+    assert "secret" not in str(refused.value)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", "not json", json.dumps({"address": "nowhere"})])
 def test_a_rendezvous_file_with_something_else_is_refused(tmp_path, text):
     (tmp_path / "address.json").write_text(text, encoding="utf-8")
