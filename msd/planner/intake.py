@@ -30,6 +30,12 @@ _KINDS = {
     Outcome.FAILED: "failed",
     Outcome.OVERFLOWED: "too large for a sequence",
 }
+_REMEDIES = {
+    Outcome.OK: "have its transforms return samples",
+    Outcome.FILTERED: "loosen its filters (samples without a token and chats without a turn to learn are filtered too)",
+    Outcome.FAILED: "repair its rows or transforms",
+    Outcome.OVERFLOWED: "raise batch.sequence_length or batch.limits, or cut its samples (overflow: split, chunk)",
+}
 
 
 class SourceIntake:
@@ -315,10 +321,11 @@ class SourceIntake:
 
     def _barren_message(self, span: str) -> str:
         counts = ", ".join(f"{self._barren[kind]} {word}" for kind, word in _KINDS.items() if self._barren[kind])
+        remedies = [_REMEDIES[kind] for kind in _KINDS if self._barren[kind]]
         failures = f"; the newest failures are {self._newest_failures()}" if self._newest else ""
         return (
             f"source {self.terms.name!r}: {span} of {self.terms.rows_per_epoch} rows gave no sample ({counts})"
-            f"{failures}; loosen its filters, repair its transforms, or leave it out with weight 0"
+            f"{failures}; {', '.join([*remedies, 'or leave it out with weight 0'])}"
         )
 
     def _newest_failures(self) -> str:

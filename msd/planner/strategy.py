@@ -1,5 +1,7 @@
 """Which graph a run follows: the default, or the user's function of (graph, context)."""
 
+import difflib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -131,6 +133,7 @@ def compile_strategy(settings: PlannerSettings) -> Strategy:
         encoder=settings.encoder,
         batch_schedule=schedule_of(settings.batch, settings.multiple_of),
     )
+    _check_options(function, called)
     try:
         graph = function(DGraph.over(ClientPlaceTree(settings.mesh, settings.stages)), context)
         strategy = graph.plan() if isinstance(graph, DGraph) else graph
@@ -185,4 +188,29 @@ def _check_sizes(pack: Pack, rows: int) -> None:
             raise ConfigError(
                 f"batch.sequence_length {length} is not a multiple of document_multiple {pack.document_multiple}; set "
                 f"it to {whole}"
+            )
+
+
+def _check_options(function: Callable[..., Any], called: str) -> None:
+    """Raise `ConfigError` if a strategy has not an option that it is given, or needs one that it is not."""
+    chosen, given = getattr(function, "func", function), getattr(function, "keywords", {})
+    try:
+        parameters = list(inspect.signature(chosen).parameters.values())
+    except (TypeError, ValueError):  # What is not written in Python may not say.
+        return
+    options = {
+        each.name: each
+        for each in parameters[2 + len(getattr(function, "args", ())) :]
+        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+    }
+    takes_any = any(each.kind == each.VAR_KEYWORD for each in parameters)
+    for name in given:
+        if name not in options and not takes_any:
+            takes = f"it takes {', '.join(options)}" if options else "it takes none"
+            near = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+            raise ConfigError(f"{called} has no option {name!r}; {f'did you mean {near[0]!r}?' if near else takes}")
+    for name, option in options.items():
+        if option.default is option.empty and name not in given:
+            raise ConfigError(
+                f"{called} needs the option {name!r}; write strategy: {{function: ..., options: {{{name}: ...}}}}"
             )

@@ -33,7 +33,7 @@ def layout_named(layout: str | Layout) -> Layout:
     """
     if callable(layout):
         return layout
-    if layout in NAMED:
+    if isinstance(layout, str) and layout in NAMED:
         return NAMED[layout]
     near = difflib.get_close_matches(str(layout), NAMED, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(NAMED)}, or pass a function (RankBatch)"

@@ -8,6 +8,7 @@ import pytest
 from msd.errors import ConfigError, PlanError
 from msd.planner.planner import Planner
 from msd.planner.strategies.curriculum import curriculum
+from msd.planner.strategies.packed_lm import packed_lm
 from msd.planner.strategy import mix_and_pack
 from msd.testing.tables import feed_of, row, settings_of, steps_of
 
@@ -96,8 +97,17 @@ def test_a_cost_that_is_no_function_is_refused():
     [
         (lambda graph, context: 1 / 0, "strategy .*lambda.* raised ZeroDivisionError: division by zero"),
         (lambda: None, r"strategy .*lambda.* raised TypeError: .*called with \(graph, context\)"),
-        (partial(curriculum, steps=3), r"unexpected keyword argument 'steps'.*called with \(graph, context, steps=3\)"),
-        (curriculum, r"missing 1 required keyword-only argument: 'until'; it is called with \(graph, context\)"),
+        (partial(curriculum, untl=3), "strategy .*curriculum.* has no option 'untl'; did you mean 'until'?"),
+        (partial(packed_lm, steps=3), "strategy .*default_strategy.* has no option 'steps'; it takes none"),
+        (
+            curriculum,
+            r"strategy curriculum needs the option 'until'; write strategy: \{function: ..., options: \{until",
+        ),
+        (lambda graph, context, depth: graph, "needs the option 'depth'"),
+        (
+            lambda graph, context, **options: options["depth"],
+            r"raised KeyError: 'depth'; it is called with \(graph, cont",
+        ),
         (lambda graph, context: mix_and_pack(graph, context), "plan needs distribute before it; call .distribute"),
         (
             lambda graph, context: mix_and_pack(graph, context).distribute("tp"),

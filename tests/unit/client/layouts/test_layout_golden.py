@@ -122,10 +122,11 @@ def test_a_torchtitan_stage_without_labels_has_none():
 def test_an_unknown_layout_is_refused_with_the_nearest_one():
     with pytest.raises(ConfigError, match="no layout 'megatron_pack'; did you mean 'megatron_packed'"):
         layouts.layout_named("megatron_pack")
-    with pytest.raises(
-        ConfigError, match="name one of megatron, megatron_packed, hf, flash, torchtitan, qwen, or pass"
-    ):
-        layouts.layout_named(7)
+    for junk in (7, [], {}):
+        with pytest.raises(
+            ConfigError, match="name one of megatron, megatron_packed, hf, flash, torchtitan, qwen, or pass"
+        ):
+            layouts.layout_named(junk)
 
 
 def test_a_function_is_a_layout_as_it_is():
