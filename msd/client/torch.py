@@ -17,9 +17,10 @@ from msd.client.layouts import Layout, encoder_rounds, layout_named
 from msd.client.nested import changed
 from msd.client.target import HasClients, check_mesh, client_of
 from msd.core.batch import TOKEN_FIELDS, BatchMarker, Microbatch, RankBatch
+from msd.core.checks import whole_number
 from msd.core.mesh import Mesh
 from msd.core.state import StateDict
-from msd.errors import ConfigError
+from msd.errors import ConfigError, told
 
 __all__ = ["DataLoader", "EmbeddingExchange", "TorchBatch"]
 
@@ -141,11 +142,14 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
 
         Raises:
             ConfigError: If the rank is not said or lies outside the mesh, the trainer's mesh is not the run's, nothing
-                runs at the address, there is no such layout, or memory is to be pinned without an accelerator.
+                runs at the address, there is no such layout or device, or memory is to be pinned without an
+                accelerator.
         """
         super().__init__()
-        if steps is not None and steps < 0:
+        if steps is not None and whole_number(steps, name="steps") < 0:
             raise ConfigError(f"steps must be None or at least 0, got {steps}")
+        if device is not None:
+            _check_device(device)
         if pin_memory and not torch.accelerator.is_available():
             raise ConfigError("pin_memory=True needs an accelerator; pass pin_memory=torch.accelerator.is_available()")
         self._layout = None if layout is None else layout_named(layout)
@@ -313,6 +317,14 @@ def _row_tensors(row: Microbatch) -> dict[str, Any]:
         if images is None
         else {name: torch.from_numpy(getattr(images, name)) for name in ("pixels", "grids", "owner", "starts")},
     }
+
+
+def _check_device(device: Any) -> None:
+    """Raise `ConfigError` unless tensors can be had on a device."""
+    try:
+        torch.empty(0, device=device)
+    except Exception as error:
+        raise ConfigError(f"device={device!r} cannot be used: {told(error)}; name one that this torch has") from error
 
 
 def _laid_out(layout: Layout, batch: RankBatch) -> Any:

@@ -52,6 +52,11 @@ def megatron_sizes(
 
 def device_mesh_sizes(device_mesh: Any, names: Mapping[str, str], world_size: int | None) -> Sizes:
     """Return axis sizes of a `torch.distributed.DeviceMesh`; see `Mesh.from_device_mesh`."""
+    if not hasattr(device_mesh, "mesh"):
+        raise ConfigError(
+            f"a device mesh is a torch.distributed.DeviceMesh, got {type(device_mesh).__name__}; make it with "
+            'init_device_mesh(..., mesh_dim_names=("dp", "tp"))'
+        )
     dims = getattr(device_mesh, "mesh_dim_names", None)
     ranks = np.asarray(device_mesh.mesh.tolist(), dtype=np.int64)
     if not dims or len(dims) != ranks.ndim:

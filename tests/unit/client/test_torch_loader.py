@@ -226,9 +226,20 @@ def test_anything_but_an_engine_address_or_client_is_refused(given):
         DataLoader(given, rank=0)
 
 
-def test_a_negative_number_of_steps_is_refused(engine):
-    with pytest.raises(ConfigError, match="steps must be"):
-        DataLoader(engine, rank=0, steps=-1)
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"steps": -1}, "steps must be None or at least 0, got -1"),
+        ({"steps": "3"}, r"steps must be an integer, got '3' \(str\)"),
+        ({"steps": 1.5}, "steps must be an integer"),
+        ({"device": "cudaa"}, "device='cudaa' cannot be used: "),
+        ({"device_mesh": 5}, "a device mesh is a torch.distributed.DeviceMesh, got int"),
+        ({"layout": []}, "there is no layout"),
+    ],
+)
+def test_an_argument_that_means_nothing_is_refused_before_the_first_batch(engine, arguments, said):
+    with pytest.raises(ConfigError, match=said):
+        DataLoader(engine, rank=0, **arguments)
 
 
 def test_pinned_memory_needs_an_accelerator(engine, monkeypatch):

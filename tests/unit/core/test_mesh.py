@@ -148,6 +148,7 @@ def test_dimensions_of_other_names_are_mapped():
         (lambda: Mesh.from_megatron(8, order="tp-dp-pp"), "knows the orders tp-cp-ep-dp-pp, tp-cp-ep-pp-dp"),
         (lambda: Mesh.from_device_mesh(device_mesh(dp=4), world_size=8), "has 4 ranks, the trainer has 8"),
         (lambda: Mesh.from_device_mesh(DeviceMesh(np.arange(4), None)), "has no names"),
+        (lambda: Mesh.from_device_mesh({"dp": 4}), "is a torch.distributed.DeviceMesh, got dict; make it with"),
         (lambda: Mesh.from_device_mesh(device_mesh(fsdp=4)), r"'fsdp', which is no axis .*names={'fsdp': 'dp'}"),
         (lambda: Mesh.from_device_mesh(device_mesh(dp=2, ep=2)), r"a dimension ep; .*names={'ep': 'dp'}"),
         (
