@@ -4,7 +4,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from msd.core.arrays import Float64Array
@@ -30,7 +30,7 @@ class Outcome:
     even_s: float
     """Seconds if the same work were shared evenly."""
     cost_MB: Float64Array
-    """Cost of each row, all FLOPs of both modules."""
+    """Cost of each row: of both modules, or of the backbone where images are encoded apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,7 +60,7 @@ class Simulation:
 
     @property
     def even_s(self) -> float:
-        """Mean seconds of a step if work could be cut at will and shared evenly: what no assignment beats."""
+        """Mean seconds of a step if work could be cut at will and shared evenly; see `even_step_s`."""
         return self._mean([one.even_s for one in self._of(self.names[0])])
 
     def mean(self, name: str, figure: str = "step_s") -> float:
@@ -180,7 +180,7 @@ class Simulation:
 class Picture:
     """A drawing that notebooks show; `svg` is its text."""
 
-    svg: str
+    svg: str = field(repr=False)
 
     def _repr_svg_(self) -> str:
         return self.svg

@@ -39,11 +39,12 @@ class StepTime:
     encoder_imbalance: float
     """The same for the encoder, over whoever encodes: buckets, or ranks."""
     lockstep: float
-    """Sum over slots of the costliest row, over the same sum of means, less 1: all FLOPs of both modules."""
+    """Sum over slots of the costliest row, over the same sum of means, less 1: all FLOPs of both modules,
+    or of the backbone where images are encoded apart from their rows."""
     row_ratio: float
-    """Costliest row over the mean row: all FLOPs of both modules."""
+    """Costliest row over the mean row: FLOPs as in `lockstep`."""
     row_spread: float
-    """Costliest row over the cheapest: all FLOPs of both modules."""
+    """Costliest row over the cheapest: FLOPs as in `lockstep`."""
     attention_ratio: float
     """Costliest row over the mean row by squared lengths alone; exaggerates, shown beside `row_ratio` only."""
     longest_row: int
@@ -59,7 +60,7 @@ class StepTime:
 def step_time(
     work: StepWork, assignment: Assignment, grid: Grid, trainer: Trainer, speeds: Speeds
 ) -> tuple[StepTime, Float64Array]:
-    """Return the prediction, and the cost of each row [M, B]: all FLOPs of both modules."""
+    """Return the prediction, and the cost of each row [M, B]: FLOPs as in `lockstep`."""
     row_D = assignment.slot_D * grid.num_buckets + assignment.bucket_D
     tokens_MB = _rows(row_D, work.tokens_D, grid)
     backbone_MB = _rows(row_D, work.backbone_D, grid)
@@ -77,7 +78,7 @@ def step_time(
         load, encoding_B = _encoded_apart(work, assignment, grid, trainer, speeds)
     pipeline_B = _pipelines(pass_MB, first_MB, trainer, grid.num_stages)
     step_s = float((encoding_B + pipeline_B).max()) + trainer.step_overhead_s
-    cost_MB = backbone_MB + encoder_MB
+    cost_MB = backbone_MB if assignment.encoding is not None else backbone_MB + encoder_MB
     useful = float(backbone_MB.sum()) / speeds.backbone + float(encoder_MB.sum()) / speeds.encoder
     busy_B = (1.0 + trainer.backward) * (pass_MB + first_MB).sum(axis=0)
     longest = int(tokens_MB.max())
