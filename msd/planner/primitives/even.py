@@ -107,7 +107,8 @@ def _dealt(
     """Return rows of several sequences, of like cost within bands of one row a bucket.
 
     Sequences of like cost, dealt within each band, give level slots at once, unless long documents stand out: then
-    rows dealt from all sequences have more to trade with, and the long ones are apart.
+    rows dealt from all sequences have more to trade with, and the long ones are apart. With several modules trades come
+    less far, so that what bands give counts more.
     """
     cost_SK, num_rows = _weighted(sequences, cost_DK), grid.num_buckets * grid.num_microbatches
     anywhere = _rows_of(deal(cost_SK, num_rows, capacity=grid.sequences_per_row), range(len(sequences)), num_rows)
@@ -122,7 +123,8 @@ def _dealt(
     excess = {id(rows): _banded_excess(rows, cost_SK, grid) for rows in (banded, anywhere)}
     if cuts:
         return min(banded, anywhere, key=lambda rows: excess[id(rows)])
-    return banded if excess[id(banded)] <= _LEVEL_ALREADY else anywhere
+    is_joint = cost_SK.shape[1] > 1
+    return banded if is_joint or excess[id(banded)] <= _LEVEL_ALREADY else anywhere
 
 
 def _rows_of(row_S: Int64Array, sequences: Sequence[int], num_rows: int) -> list[list[int]]:
