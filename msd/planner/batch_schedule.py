@@ -32,9 +32,10 @@ class BatchSchedule:
         for where, size in self._counts():
             if size % self.multiple_of:
                 near = max(1, round(size / self.multiple_of)) * self.multiple_of
+                origin = ", which is dp * num_microbatches" if self.batch.multiple_of == "auto" else ""
                 raise ConfigError(
-                    f"{where} {size} is not a multiple of batch.multiple_of {self.multiple_of}; set it to one, for "
-                    f"instance {near}"
+                    f"{where} {size} is not a multiple of batch.multiple_of {self.multiple_of}{origin}; set it to one, "
+                    f"for instance {near}"
                 )
         self._check_tokens()
 

@@ -281,8 +281,23 @@ MISTAKES = [
     ({"batch": {"limits": {"patches": 0}}}, "batch.limits.patches must lie in [1,"),
     ({"batch": {"schedule": [{"step": 5}]}}, "batch.schedule stage at step 5 changes nothing"),
     ({"batch": {"schedule": [{"step": 5, "sequence_length": 64, "ramp": 3}]}}, "but sequence_length changes at once"),
-    ({"batch": {"schedule": [{"step": 5, "tokens_per_step": 64}]}}, "step 5 sets tokens_per_step, but the run counts"),
-    ({"batch": {"schedule": [{"step": 5, "global_batch_size": 40}]}}, "global_batch_size 40 is not a multiple of"),
+    (
+        {"batch": {"schedule": [{"step": 5, "tokens_per_step": 64}]}},
+        "step 5 sets tokens_per_step, but the run counts global_batch_size from its start; set global_batch_size in "
+        "the stage, or tokens_per_step in batch",
+    ),
+    (
+        {"batch": {"tokens_per_step": 66_000, "schedule": [{"step": 5, "global_batch_size": 64}]}},
+        "but the run counts tokens_per_step from its start; set tokens_per_step in the stage",
+    ),
+    (
+        {"batch": {"schedule": [{"step": 5, "global_batch_size": 40}]}},
+        "global_batch_size 40 is not a multiple of batch.multiple_of 16, which is dp * num_microbatches; set it to one",
+    ),
+    (
+        {"batch": {"multiple_of": 32, "schedule": [{"step": 5, "global_batch_size": 80}]}},
+        "global_batch_size 80 is not a multiple of batch.multiple_of 32; set it to one, for instance 64",
+    ),
     ({"batch": {"schedule": [{"step": 9, "sequence_length": 64}, {"step": 5, "sequence_length": 32}]}},
      "batch.schedule must be in increasing order of step"),
     ({"batch": {"tokens_per_step": 60_000, "schedule": [{"step": 9, "sequence_length": 8192}]}},

@@ -142,12 +142,12 @@ class BatchConfig(ConfigStruct, frozen=True, kw_only=True):
         steps = [stage.step for stage in self.schedule]
         if steps != sorted(set(steps)):
             raise ConfigError(f"batch.schedule must be in increasing order of step, got steps {steps}")
-        counted, other = "global_batch_size", "tokens_per_step"
+        counted, other, elsewhere = "global_batch_size", "tokens_per_step", ", or tokens_per_step in batch"
         if self.tokens_per_step is not None:
-            counted, other = other, counted
+            counted, other, elsewhere = other, counted, ""
         for stage in self.schedule:
             if getattr(stage, other) is not None:
                 raise ConfigError(
                     f"batch.schedule stage at step {stage.step} sets {other}, but the run counts {counted} from its "
-                    f"start; set {counted} in the stage, or tokens_per_step in batch"
+                    f"start; set {counted} in the stage{elsewhere}"
                 )
