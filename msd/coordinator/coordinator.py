@@ -156,6 +156,11 @@ class Coordinator:
         """Return the plan of a step, if it is still held."""
         return self._history.plan(step)
 
+    @property
+    def closing_notes(self) -> tuple[str, ...]:
+        """Why the run ended and what stayed undelivered, once its end is known."""
+        return self._main.closing_notes
+
     def exists(self, step: int) -> bool:
         """Return whether a step may come: it does not lie after the end."""
         return self.end is None or step < self.end

@@ -45,6 +45,11 @@ class Lane:
         """The step that is planned next."""
         return self._planner.step
 
+    @property
+    def closing_notes(self) -> tuple[str, ...]:
+        """Why the run ended and what stayed undelivered, once `plan` has returned None."""
+        return self._planner.closing_notes
+
     def arrive(self, table: MetaTable) -> None:
         """Take metadata, in any order, perhaps twice."""
         for ready in self._sources[table.source].arrive(table):

@@ -156,7 +156,7 @@ class LocalEngine:
                 "steps_planned": self._record.num_steps,
                 "next_step": self._coordinator.next_step,
                 "watermark": generations.watermark,
-                **self._record.means(),
+                **self._record.as_dict(self._coordinator.closing_notes),
                 "sources": {
                     name: {
                         **self._record.of_source(name),

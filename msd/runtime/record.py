@@ -1,12 +1,14 @@
 """What a run has done so far: sums over its plans, and where each document came from."""
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msd.core.order import SourceOrder
 from msd.core.plan import StepPlan
 
 _MEANS = ("fill", "imbalance", "imbalance_floor", "lockstep", "lockstep_floor")
+_NOTES_KEPT = 20
 
 
 class RunRecord:
@@ -18,11 +20,13 @@ class RunRecord:
         self._sums = dict.fromkeys(_MEANS, 0.0)
         self._tokens: dict[str, int] = {}
         self._samples: dict[str, int] = {}
+        self._notes: deque[str] = deque(maxlen=_NOTES_KEPT)
 
     def add(self, plan: StepPlan) -> None:
         """Count a step."""
         report = plan.report
         self.num_steps += 1
+        self._notes.extend(f"step {plan.step}: {note}" for note in plan.notes)
         for name in _MEANS:
             self._sums[name] += getattr(report, name)
         if report.encoder is not None:
@@ -31,6 +35,10 @@ class RunRecord:
             self._tokens[name] = self._tokens.get(name, 0) + tokens
         for name, samples in report.samples_by_source.items():
             self._samples[name] = self._samples.get(name, 0) + samples
+
+    def as_dict(self, closing_notes: Iterable[str] = ()) -> dict[str, Any]:
+        """Return the means of the figures, and the newest notes: of plans by step, of the end of the run last."""
+        return {**self.means(), "notes": [*self._notes, *(f"the end: {note}" for note in closing_notes)]}
 
     def means(self) -> dict[str, float | None]:
         """Return the mean of each figure of the plans, None before the first step."""

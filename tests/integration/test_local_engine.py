@@ -181,6 +181,22 @@ def test_stats_count_what_was_drawn():
     assert 0.9 < stats["fill"] <= 1.0
 
 
+def test_stats_tell_what_was_left_out_and_why_a_run_gave_no_step():
+    tokens = [{"kind": "tokens", "field": "ids"}]
+    sources = {"web": {"rows": [{"ids": [1] * n} for n in (30, 4, 4)], "transforms": tokens, "max_epochs": 1}}
+    sizes = {"sequence_length": 32, "global_batch_size": 2, "limits": {"attention": 100}, "oversize": "drop"}
+    settings = config(sources=sources, mixture={}, batch=sizes, num_microbatches=1)
+    with msd.start(settings, runtime="local") as engine:
+        assert list(engine.client(0)) == []
+        notes = engine.stats()["notes"]
+    assert all(note.startswith("the end: ") for note in notes)
+    assert "1 sample left out: attention > batch.limits.attention 100" in notes[1]
+    assert "batch.last: pad delivers them" in notes[-1]
+    with msd.start(settings.replace(batch={"last": "pad"}), runtime="local") as engine:
+        assert len(list(engine.client(0))) == 1
+        assert any(note.startswith("step 0: source 'web': 1 sample left out") for note in engine.stats()["notes"])
+
+
 def test_finite_data_ends_for_every_rank_at_the_same_step():
     sources = {"web": {"rows": rows(3, 60, 20), "transforms": [{"kind": "tokens", "field": "ids"}], "max_epochs": 1}}
     settings = config(

@@ -160,7 +160,7 @@ class PlannerActor:
                 "watermark": generations.watermark,
                 "waits_for": self._coordinator.waits_for,
                 "alive": list(self._coordinator.placement.alive),
-                **self._record.means(),
+                **self._record.as_dict(self._coordinator.closing_notes),
                 "sources": {
                     name: {**self._record.of_source(name), "rows_per_epoch": order.rows_per_epoch}
                     for name, order in self._orders.items()

@@ -215,7 +215,7 @@ class SimulatedEngine:
             "steps_planned": self._record.num_steps,
             "next_step": self.coordinator.next_step,
             "watermark": generations.watermark,
-            **self._record.means(),
+            **self._record.as_dict(self.coordinator.closing_notes),
             "sources": {name: self._record.of_source(name) for name in self.config.sources},
             "loaders": [
                 {"host": host.name, "source": source, "partition": number, **counts}
