@@ -96,6 +96,8 @@ def _leveled(
         rows = Rows(sequences, _bands(of_row, sequences, cost_DK, grid), cost_DK)
         even_slots(rows, max_tries=min(_MAX_TRIES, 8 * len(of_row)))
         of_row = [row for slot in rows.rows for row in slot]
+        if lockstep_excess(rows.value_MB) <= _LEVEL_ALREADY:
+            return sequences, of_row
     if not cuts:
         sequences = level_rows(sequences, np.array(of_row, dtype=np.int64), cost_DK, padded_D, grid)
     return sequences, of_row

@@ -28,7 +28,7 @@ _DOCUMENTS_A_ROUND = 10
 """There is a round for so many documents, that planning costs about as much a sample whatever a step holds."""
 _LEVEL = 1 / 3000
 """A row within this fraction of a mean row of its level is level ..."""
-_GOOD_ENOUGH = 1 / 400
+_GOOD_ENOUGH = 1 / 600
 """... and it ends where the slowest rows are on average within this fraction of a mean row of their levels."""
 _BUCKET_GOOD_ENOUGH = 1 / 200
 """A costliest bucket within this fraction of the mean is left alone."""
