@@ -127,16 +127,17 @@ class ChatStep(Step):
         """Return the role and the text of a message."""
         if not isinstance(message, Mapping):
             raise WrongType(f"{where} must be a mapping with role and content, got {type(message).__name__}")
-        named = message.get("role", message.get("from"))
+        # Rows of one table have all the keys that any of them has.
+        named = message.get("from") if message.get("role") is None else message["role"]
         role = self._roles.get(named, named) if isinstance(named, str) else None
         if role not in self._template:
             raise ValueError(
                 f"{where} has the role {named!r}, which the template has not (its roles: {', '.join(self._template)}); "
                 "add it to roles or template"
             )
-        key = "value" if "content" not in message and "value" in message else "content"
+        key = "value" if message.get("content") is None and "value" in message else "content"
         content = message.get(key)
-        if isinstance(content, list | tuple):
+        if isinstance(content, list | tuple | np.ndarray):
             content = "".join(_text_of_part(part, where, has_images=has_images) for part in content)
         if not isinstance(content, str):
             raise ValueError(_no_text(message, where, key))

@@ -157,6 +157,16 @@ def test_parts_of_a_content_are_joined_and_images_stand_before_the_text(apply_to
     assert sample.trained_T.tolist() == [0] * 8 + [1, 1, 0]
 
 
+def test_messages_of_a_table_are_read_as_arrays_with_the_keys_of_all(apply_to):
+    parts = np.array([{"type": "text", "text": "a"}], dtype=object)
+    messages = [
+        {"role": "user", "content": parts, "from": None, "value": None},
+        {"role": None, "content": None, "from": "gpt", "value": "b"},
+    ]
+    result = apply_to({"messages": np.array(messages, dtype=object)}, ChatConfig(tokenizer="bytes", template=PLAIN))
+    assert shown(result) == "U:a|A:[b#]|"
+
+
 def test_a_piece_in_which_nothing_is_learned_is_left_out_and_counted(apply_to):
     row = turns(("user", "a" * 20), ("assistant", "b" * 9), ("user", "c" * 25))
     result = apply_to(row, ChatConfig(tokenizer="bytes", template=PLAIN), length=16)
