@@ -26,13 +26,14 @@ class Asked:
 
     def check(self, config: "Config") -> None:
         """Raise `ConfigError` unless the question is a step, or a sample of one of the sources."""
+        from msd.core.checks import few
         from msd.errors import ConfigError
         from msd.planner.lineage import parse_sample
 
         if self.step is None:
             source, _, _ = parse_sample(self.question)
             if source not in config.sources:
-                known = ", ".join(config.sources)
+                known = few(config.sources)
                 raise ConfigError(f"--explain {self.question}: there is no source {source!r} (sources: {known})")
 
     def look(self, plan: "StepPlan") -> None:

@@ -12,7 +12,7 @@ from msd.config.decode import decode
 from msd.config.doors import as_dict, decode_sources, merged, merged_mesh, merged_sources, normalised
 from msd.config.strategy import strategy_of
 from msd.core.axes import AXES, SPLIT_DP
-from msd.core.checks import check_range, own_path
+from msd.core.checks import check_range, few, own_path
 from msd.core.config import ConfigStruct, unknown_key
 from msd.core.mesh import Mesh
 from msd.core.stages import Stages
@@ -339,4 +339,4 @@ def _check_names(names: Iterable[str], sources: Mapping[str, Any], where: str) -
         if name not in sources:
             near = difflib.get_close_matches(name, list(sources), n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else "name a source that exists or add it under sources"
-            raise ConfigError(f"{where}: there is no source {name!r} (sources: {', '.join(sources)}); {hint}")
+            raise ConfigError(f"{where}: there is no source {name!r} (sources: {few(sources)}); {hint}")

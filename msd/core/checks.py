@@ -2,6 +2,7 @@
 
 import operator
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from msd.errors import ConfigError
@@ -66,6 +67,13 @@ def own_path(path: str, *, name: str) -> str:
 
 _PATH_BYTES, _NAME_BYTES = 4095, 255
 """What Linux allows a path, and one name in it."""
+
+
+def few(names: Iterable[Any], most: int = 8) -> str:
+    """Return names as a line lists them: the first of them, and how many more there are."""
+    listed = [str(name) for name in names]
+    rest = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return f"{', '.join(listed[:most])}{rest}"
 
 
 def shown(value: float) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from msd.core.checks import few
 from msd.core.encoder import EncoderPlan
 from msd.core.order import RowPlace
 from msd.core.plan import StepPlan
@@ -71,7 +72,7 @@ def documents_of(plan: StepPlan, sample: str) -> list[int]:
     """
     source, ordinal, part = parse_sample(sample)
     if source not in plan.source_names:
-        raise ConfigError(f"{sample!r}: there is no source {source!r} (sources: {', '.join(plan.source_names)})")
+        raise ConfigError(f"{sample!r}: there is no source {source!r} (sources: {few(plan.source_names)})")
     held_D = (plan.source_D == plan.source_names.index(source)) & (plan.ordinal_D == ordinal)
     if part is not None:
         held_D &= plan.part_D == part

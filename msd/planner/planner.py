@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 
-from msd.core.checks import whole_number
+from msd.core.checks import few, whole_number
 from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable
 from msd.core.state import StateDict
@@ -35,8 +35,6 @@ from msd.planner.saved import SavedSteering, read_progress
 from msd.planner.settings import PlannerSettings, SourceTerms
 from msd.planner.strategy import compile_strategy
 
-_SOURCES_SHOWN = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Starved:
@@ -58,7 +56,7 @@ class Planner:
             InputError: If no source has a row.
         """
         if not any(terms.rows_per_epoch and terms.total_ordinals != 0 for terms in settings.sources):
-            why = "; ".join(f"{terms.name} has {_lacking(terms)}" for terms in settings.sources[:_SOURCES_SHOWN])
+            why = few((f"{terms.name} has {_lacking(terms)}" for terms in settings.sources), most=3)
             raise InputError(f"no source has a row to give: {why}; check paths, splits, max_epochs and repetitions")
         self.settings = settings
         self.strategy = compile_strategy(settings)
@@ -303,13 +301,13 @@ class Planner:
 
     def _nothing_to_draw(self) -> str:
         idle = [intake.terms.name for intake in self._intakes if not intake.is_ended]
-        others = f"; {', '.join(idle)} {'has' if len(idle) == 1 else 'have'} none there" if idle else ""
+        others = f"; {few(idle)} {'has' if len(idle) == 1 else 'have'} none there" if idle else ""
         return f"every source with a share in step {self._step} has ended, and with them the run{others}"
 
     def _check_shares(self) -> None:
         if self._mixer.credits.has_live or any(intake.is_ended and not intake.is_empty for intake in self._intakes):
             return
-        empty = ", ".join(intake.terms.name for intake in self._intakes if intake.is_empty)
+        empty = few(intake.terms.name for intake in self._intakes if intake.is_empty)
         raise InputError(
             f"step {self._step}: every source with a weight is empty (empty are {empty}); give a source with rows a "
             "weight"
@@ -337,7 +335,7 @@ class Planner:
 
     def _intake(self, source: str) -> SourceIntake:
         if source not in self._by_name:
-            raise ValueError(f"there is no source {source!r} (sources: {', '.join(self._names)})")
+            raise ValueError(f"there is no source {source!r} (sources: {few(self._names)})")
         return self._by_name[source]
 
 

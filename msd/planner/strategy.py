@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from msd.core.checks import few
 from msd.core.cost import CostFunction
 from msd.errors import ConfigError, MsdError, told
 from msd.planner.batch_schedule import BatchSchedule, schedule_of
@@ -166,7 +167,7 @@ def _check_sources(schedule: MixtureSchedule, settings: PlannerSettings) -> None
     names = tuple(sorted(terms.name for terms in settings.sources))
     if schedule.names != names:
         raise ConfigError(
-            f"mix: its schedule is over {', '.join(schedule.names)}, the run's sources are {', '.join(names)}; start "
+            f"mix: its schedule is over {few(schedule.names)}, the run's sources are {few(names)}; start "
             "from context.schedule, or make one over all of them"
         )
 

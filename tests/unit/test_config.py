@@ -636,3 +636,12 @@ def test_numbers_of_numpy_are_numbers():
 def test_an_object_is_no_section():
     with pytest.raises(ConfigError, match=r"mixture: expected 'mapping', got 'types.SimpleNamespace'"):
         config(mixture=SimpleNamespace(unit="samples"))
+
+
+def test_a_refusal_names_few_of_many_sources():
+    sources = {f"s{number:03d}": "path" for number in range(300)}
+    with pytest.raises(ConfigError) as caught:
+        config(sources=sources, mixture={"weights": {"web": 1}})
+    assert "there is no source 'web' (sources: s000, s001, s002, s003, s004, s005, s006, s007 and 292 more); " in str(
+        caught.value
+    )

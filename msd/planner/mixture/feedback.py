@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msd.core.checks import few
 from msd.core.state import StateDict
 from msd.errors import ConfigError, MsdError, PlanError, told
 from msd.planner.config.mixture import FeedbackConfig, check_weights
@@ -64,9 +65,7 @@ class Feedback:
             ) from error
         unknown = next((name for name in weights if name not in shares), None)
         if unknown is not None:
-            raise PlanError(
-                f"{called} gave a weight to {unknown!r} at step {step}; the sources are {', '.join(shares)}"
-            )
+            raise PlanError(f"{called} gave a weight to {unknown!r} at step {step}; the sources are {few(shares)}")
         try:
             check_weights(dict(weights), f"{called} at step {step}")
         except ConfigError as error:
@@ -137,7 +136,7 @@ class Steering:
 
 def _loss(name: str, loss: Any, names: Sequence[str]) -> float:
     if name not in names:
-        raise ConfigError(f"report: there is no source {name!r} (sources: {', '.join(names)})")
+        raise ConfigError(f"report: there is no source {name!r} (sources: {few(names)})")
     try:
         value = float(loss)
     except (TypeError, ValueError):

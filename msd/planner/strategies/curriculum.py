@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from msd.core.checks import few
 from msd.errors import ConfigError
 from msd.planner.dgraph import DGraph
 from msd.planner.mixture.schedule import MixtureSchedule, Stage
@@ -41,7 +42,7 @@ def joining(schedule: MixtureSchedule, until: float, order: Sequence[str] | None
         raise ConfigError("curriculum ends at constant weights; leave mixture.schedule empty, or write all of it there")
     if sorted(order) != sorted(drawn):
         raise ConfigError(
-            f"curriculum: order must name each source with a weight once ({', '.join(drawn)}), got {', '.join(order)}"
+            f"curriculum: order must name each source with a weight once ({few(drawn)}), got {few(order)}"
         )
     if isinstance(until, bool) or not isinstance(until, int | float) or not 0 < until < math.inf:
         raise ConfigError(f"curriculum: until must be a number above 0, got {until!r}")

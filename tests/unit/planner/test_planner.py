@@ -110,7 +110,7 @@ def test_an_empty_source_and_one_without_weight_never_block():
 
 
 def test_only_empty_sources_are_an_input_error():
-    with pytest.raises(InputError, match="no source has a row to give: a has no rows; b has no rows; check paths"):
+    with pytest.raises(InputError, match="no source has a row to give: a has no rows, b has no rows; check paths"):
         Planner(settings_of({"a": [], "b": []}))
     made = {"a": [], "b": [row(8)]}
     with pytest.raises(InputError, match="every source with a weight is empty"):
@@ -122,7 +122,7 @@ def test_less_than_a_row_of_an_epoch_is_said_to_be_that():
     why = r"no whole row under max_epochs or mixture.repetitions (3 rows an epoch)"
     plans = plans_of(made, settings_of(made, max_epochs={"a": 0}, end={"a": "drop"}), 1)
     assert plans[0].notes == (f"source 'a' has {why} and is left out",)
-    with pytest.raises(InputError, match=re.escape(f"no source has a row to give: a has {why}; b has {why}; check")):
+    with pytest.raises(InputError, match=re.escape(f"no source has a row to give: a has {why}, b has {why}; check")):
         Planner(settings_of(made, max_epochs={"a": 0, "b": 0}, end={"a": "drop", "b": "drop"}))
 
 
