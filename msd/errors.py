@@ -14,6 +14,8 @@
 Every message says what was asked, what was found, and what to do.
 """
 
+import signal
+
 
 def told(error: BaseException) -> str:
     """Return an exception of somebody else's code as one line: `TypeName: message`."""
@@ -22,6 +24,11 @@ def told(error: BaseException) -> str:
     except Exception:
         message = ""
     return f"{type(error).__name__}{': ' if message else ''}{message}"
+
+
+def how_ended(status: int) -> str:
+    """Return how a process ended, from its exit status or minus its signal: `exit status 3`, `SIGKILL`."""
+    return f"exit status {status}" if status >= 0 else signal.Signals(-status).name
 
 
 class MsdError(Exception):

@@ -308,10 +308,25 @@ class Coordinator:
         if host not in self.placement.alive:
             return
         if len(self.placement.alive) == 1:
-            raise EngineError(f"loader host {host} is gone and no other is left; the run cannot go on")
+            raise EngineError(
+                f"loader host {host} is gone and no other is left; start the run again from the last saved state"
+                f"{self._suspects()}"
+            )
         self._ask_again(host)
         self.placement = self.placement.without(host)
         self._handout.move()
+
+    def _suspects(self) -> str:
+        """Return which rows the lost hosts may have ended at: one after the other meets a row that ends processes."""
+        rows = [request for lane in self._lanes() for request in lane.unanswered()]
+        if not rows:
+            return ""
+        some = ", ".join(f"{one.start} to {one.start + one.num_rows} of source {one.source!r}" for one in rows[:3])
+        more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+        return (
+            f". It was asked for rows {some}{more}: if a transform ends its process there, it is named under "
+            "`transform_in: processes`"
+        )
 
     def _ask_again(self, host: str) -> None:
         placement = self.placement

@@ -76,6 +76,10 @@ class Lane:
         self._stirred = {}
         return [request for name in (*urgent, *stirred) for request in self._sources[name].requests()]
 
+    def unanswered(self) -> list[RowRequest]:
+        """Return the requests whose rows have not arrived, source by source."""
+        return [request for source in self._sources.values() for request in source.unanswered()]
+
     def ask_again(self, concerns: Callable[[RowRequest], bool]) -> None:
         """Ask once more for rows that have not arrived: those of the requests that `concerns` returns true for."""
         for source in self._sources.values():

@@ -81,6 +81,10 @@ class Lookahead:
             self._asked = end
         return asked
 
+    def unanswered(self) -> list[RowRequest]:
+        """Return what was asked and has not arrived, the first rows first."""
+        return sorted(self._open.values(), key=lambda request: request.start)
+
     def ask_again(self, concerns: Callable[[RowRequest], bool]) -> None:
         """Ask once more for rows that have not arrived: those of the requests that `concerns` returns true for.
 

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 
 import msd.errors
 from msd.core.sample import RawSample
-from msd.errors import ClosedError, EngineError
+from msd.errors import ClosedError, EngineError, how_ended
 from msd.loader.processes.codec import read, results_from, rows_frame
 from msd.loader.processes.frames import ENDED, FAILED, RAISED, Frame, receive, receive_bytes, send
 from msd.loader.transforms.chain import RowResult
@@ -204,8 +203,7 @@ class TransformProcesses:
                 self._ended[other] = status
         except EOFError:
             return "with all others"
-        status = self._ended[number]
-        return f"exit status {status}" if status >= 0 else signal.Signals(-status).name
+        return how_ended(self._ended[number])
 
 
 def _shares(rows: Sequence[Any], count: int) -> list[Sequence[Any]]:

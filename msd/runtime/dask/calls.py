@@ -64,9 +64,11 @@ async def call(node: HasRpc, ref: Ref, method: str, *args: Any, deadline_s: floa
         ) from None
     except KeyError:
         raise ActorGone(f"{ref.name} is no longer at {ref.address}") from None
-    except (OSError, RuntimeError) as error:
-        # A RuntimeError says that this process is closing its own connections.
+    except OSError as error:
         raise ActorGone(f"{ref.name} at {ref.address} cannot be reached: {error}") from None
+    except RuntimeError:
+        # So Dask refuses to connect once its node is closing.
+        raise ActorGone(f"{ref.name} at {ref.address} cannot be reached: this process is ending") from None
     if answer["status"] == "OK":
         return answer["result"]
     raise answer["exception"]

@@ -22,7 +22,7 @@ from distributed.core import rpc
 from distributed.security import Security
 from distributed.utils import silence_logging_cmgr
 
-from msd.errors import ConfigError, DeadlineError, EngineError
+from msd.errors import ConfigError, DeadlineError, EngineError, how_ended
 from msd.runtime.dask.preload import FOLDER_VARIABLE
 from msd.runtime.dask.settings import as_set, worker_environment
 
@@ -132,6 +132,12 @@ class EmbeddedCluster:
             if worker.poll() is not None:
                 lines = self._log(name).read_text(errors="replace").strip().splitlines()
                 raise EngineError(f"worker {name} ended with status {worker.returncode}: {' | '.join(lines[-3:])}")
+
+    def ended(self) -> dict[str, str]:
+        """Return how workers ended that are gone, by name."""
+        return {
+            name: how_ended(status) for name, worker in self._workers.items() if (status := worker.poll()) is not None
+        }
 
     def close(self) -> None:
         """End workers and scheduler. Closing twice is fine."""

@@ -278,7 +278,10 @@ class ConstructorActor:
         asking = asyncio.run_coroutine_threadsafe(
             call(self._worker, self._planner, method, *args, deadline_s=self._deadline_s), self._loop
         )
-        return asking.result()
+        try:
+            return asking.result()
+        except ActorGone as error:
+            raise _planner_lost(error) from None
 
     def _moved_to(self, answer: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -343,9 +346,7 @@ class ConstructorActor:
         try:
             await call(self._worker, self._planner, method, *args, deadline_s=self._deadline_s)
         except EngineError as error:
-            with self._changed:
-                self._error = self._error or error
-                self._changed.notify_all()
+            self._broke(_planner_lost(error) if isinstance(error, ActorGone) else error)
 
     def _report_soon(self) -> None:
         if self._report_due is not None:
@@ -370,6 +371,12 @@ class ConstructorActor:
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
+
+
+def _planner_lost(error: ActorGone) -> EngineError:
+    return EngineError(
+        f"the run has lost its planner ({error}); start it again, connect, and load the last saved state to go on"
+    )
 
 
 def _reason(error: OSError) -> str:

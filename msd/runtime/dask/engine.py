@@ -146,7 +146,10 @@ class DaskEngine:
     def check(self) -> None:
         """Raise what ended the run, if something did."""
         self._check_open()
-        self._ask(self._planner, "check")
+        try:
+            self._ask(self._planner, "check")
+        except EngineError as error:
+            raise self._with_cause(error) from None
 
     def close(self) -> None:
         """End the run and every process it started; done at exit if it was not before. Closing twice is fine."""
@@ -332,6 +335,22 @@ class DaskEngine:
             if isinstance(answer, BaseException):
                 raise answer
         return answers
+
+    def _with_cause(self, error: EngineError) -> EngineError:
+        """Return what ended the run, with what is known only here: how processes ended, and whether Dask is there."""
+        assert self._client is not None
+        if self._cluster is None and self._client.status != "running":
+            return EngineError(
+                f"the Dask scheduler at {self.config.runtime.scheduler} is gone, and with it the run; start it and its "
+                "workers again, then the run; ranks go on from the last saved state"
+            )
+        text = str(error)
+        if isinstance(error, ActorGone):
+            text = f"the run has lost its planner ({error}); start it again; ranks go on from the last saved state"
+        ended = self._cluster.ended() if self._cluster is not None else {}
+        if ended:
+            text += f" (of its processes ended {', '.join(f'{name} with {how}' for name, how in ended.items())})"
+        return EngineError(text)
 
     def _check_open(self) -> None:
         if self._is_closed:

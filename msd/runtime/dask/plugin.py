@@ -20,6 +20,10 @@ class RunPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
         """Tell everyone who listens that a worker is gone: within about 10 ms of a kill."""
+        for client, connection in scheduler.client_comms.items():
+            # Who listened in the lost worker: Dask would report as critical that it cannot be told.
+            if connection.closed():
+                scheduler.unsubscribe_topic(LOST_TOPIC, client)
         scheduler.log_event(LOST_TOPIC, {"worker": worker})
 
     def valid_workers_downscaling(self, scheduler: Any, workers: Iterable[Any]) -> list[Any]:

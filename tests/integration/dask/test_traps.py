@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import dask
 import numpy as np
@@ -21,7 +21,7 @@ from msd.errors import BadSampleRateError, DeadlineError
 from msd.runtime.dask import calls, constructor, hosts, planner
 from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.cluster import EmbeddedCluster, connect, members
-from msd.runtime.dask.plugin import RunPlugin
+from msd.runtime.dask.plugin import LOST_TOPIC, RunPlugin
 from msd.runtime.dask.settings import as_set
 from msd.testing import scenarios
 
@@ -306,6 +306,30 @@ def test_everyone_who_listens_hears_of_a_lost_worker_before_a_call_could_fail(be
     bench.client.unsubscribe_topic("msd-worker-lost")
     assert [worker for _, worker in heard] == [address]
     assert heard[0][0] - killed_at < 2
+
+
+def test_who_listened_in_a_lost_worker_is_not_told_of_its_loss(bench):
+    # Dask logs as critical, with a traceback, that a connection is closed on which it is to tell somebody.
+    class Connection:
+        def __init__(self, is_closed: bool) -> None:
+            self.closed = lambda: is_closed
+
+    class Scheduler:
+        client_comms: ClassVar = {"in the worker": Connection(True), "elsewhere": Connection(False)}
+        subscribers: ClassVar = {"in the worker", "elsewhere"}
+        told: ClassVar[list[str]] = []
+
+        def unsubscribe_topic(self, topic: str, client: str) -> None:
+            self.subscribers.discard(client)
+
+        def log_event(self, topic: str, message: dict[str, str]) -> None:
+            self.told += [f"{client}: {topic} {message['worker']}" for client in self.subscribers]
+
+    RunPlugin().remove_worker(scheduler := Scheduler(), "tcp://h:1")
+    assert scheduler.told == [f"elsewhere: {LOST_TOPIC} tcp://h:1"]
+    real = bench.cluster._cluster.scheduler
+    assert callable(real.unsubscribe_topic)
+    assert any(connection.closed() is False for connection in real.client_comms.values())
 
 
 def _name(function: ast.expr) -> str:

@@ -249,7 +249,17 @@ def test_the_last_host_gone_is_the_end_of_the_run():
     run.coordinator.begin()
     (fail,) = run.coordinator.handle(HostLost("a"))
     assert isinstance(fail, Fail)
-    assert str(fail.error) == "loader host a is gone and no other is left; the run cannot go on"
+    assert str(fail.error).startswith("loader host a is gone and no other is left; start the run again")
+
+
+def test_the_last_host_gone_names_the_rows_that_it_was_asked_for():
+    run = make(hosts=("a",))
+    asked = of_kind(Examine, run.coordinator.begin())
+    (fail,) = run.coordinator.handle(HostLost("a"))
+    assert {request.source for request in asked} == {"web", "books"}
+    for request in asked:
+        assert f"{request.start} to {request.start + request.num_rows} of source {request.source!r}" in str(fail.error)
+    assert str(fail.error).endswith("it is named under `transform_in: processes`")
 
 
 def test_a_failed_run_stays_failed():
