@@ -58,7 +58,7 @@ def _digest(identity: StateDict, progress: StateDict) -> str:
 
 _FINGERPRINTS = {
     "data": "other files or rows: names, sizes, row counts or the split",
-    "order": "shuffle, max_epochs or on_exhausted",
+    "order": "shuffle, max_epochs, on_exhausted or mixture.repetitions",
     "transforms": "a transform, its tokenizer, function or version, or overflow",
 }
 """Part of a source to what it was made of; its value says nothing to a reader."""

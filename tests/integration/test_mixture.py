@@ -102,7 +102,7 @@ def saved():
         ({"clock": "epoch"}, "mixture.clock is epoch in this run and not set in the state"),
         ({"clock": "microbatch"}, "num_microbatches is 2 in this run and not set in the state"),
         ({"weights": NESTED}, 'mixture.weights is {"web": 1.0, "code": {"weight": 2.0, "weights": {"python": 3.0, "ru'),
-        ({"repetitions": {"sw": 2}}, "sources.sw.order is another than in the state"),
+        ({"repetitions": {"sw": 2}}, "(shuffle, max_epochs, on_exhausted or mixture.repetitions)"),
         ({"schedule": [{"step": 4, "mode": "proportional"}]}, 'mixture.schedule is [{"step": 4, "weights": null,'),
         ({"unit": "loss_tokens"}, "mixture.unit is loss_tokens here and tokens in the state"),
     ],
