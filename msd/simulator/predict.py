@@ -131,7 +131,7 @@ class _Planned:
             for name, variant in variants.items()
         }
         self._loaders = build_loaders(config, orders)
-        self._tables = {name: _SharedTables(one, readers=len(self._planners)) for name, one in self._loaders.items()}
+        self._tables = {name: SharedTables(one, readers=len(self._planners)) for name, one in self._loaders.items()}
 
     @property
     def costs(self) -> Mapping[str, CostFunction]:
@@ -162,15 +162,22 @@ def _given(chosen: DGraph, graph: DGraph, context: StrategyContext) -> DGraph:
     return chosen
 
 
-class _SharedTables:
+class SharedTables:
     """Metadata of a source for several planners that ask for the same rows in the same order."""
 
     def __init__(self, loader: SourceLoader, *, readers: int) -> None:
+        """Hold what so many planners will ask for."""
         self._loader = loader
         self._readers = readers
         self._held: dict[tuple[int, int], tuple[MetaTable, int]] = {}
 
+    @property
+    def num_held(self) -> int:
+        """Tables that a planner has still to ask for."""
+        return len(self._held)
+
     def examine(self, start: int, num_rows: int) -> MetaTable:
+        """Return what is known of rows, examined when the first planner asks."""
         key = (start, num_rows)
         table, left = self._held.pop(key, (None, self._readers))
         if table is None:

@@ -8,6 +8,7 @@ import pytest
 import msd
 from msd.errors import ConfigError, InputError
 from msd.simulator.assign import ASSIGNMENTS, canonical_order
+from msd.simulator.predict import SharedTables
 from msd.simulator.work import work_of
 
 MADE = [
@@ -150,6 +151,35 @@ def test_images_are_costed_one_by_one():
     assert np.bincount(work.document_I, patches_I, minlength=len(order)) == pytest.approx(plan.num_patches_D[order])
     assert work.embeddings_I.sum() == plan.num_image_tokens_D.sum()
     assert work.padding_cost == 1.0
+
+
+def test_documents_and_images_of_a_step_have_one_order_whatever_the_layout():
+    costs = {"backbone": lambda s, p: s * 1.0, "encoder": lambda s, p: s * 1.0}
+    narrow, wide = (
+        work_of(plan, costs)
+        for mesh in ({"pp": 2, "dp": 4}, {"dp": 2, "cp": 2})
+        for plan in msd.plan(config_of(strategy="vlm_hybrid"), steps=1, mesh=mesh)
+    )
+    assert (narrow.tokens_D == wide.tokens_D).all()
+    assert (narrow.document_I == wide.document_I).all()
+    assert (narrow.encoder_I == wide.encoder_I).all()
+    assert (narrow.row_D == wide.row_D).all()
+
+
+def test_rows_that_several_planners_ask_for_are_examined_once_and_then_forgotten():
+    asked = []
+
+    class Loader:
+        def examine(self, start, num_rows):
+            asked.append((start, num_rows))
+            return object()
+
+    tables = SharedTables(Loader(), readers=2)
+    first, other = tables.examine(0, 8), tables.examine(8, 8)
+    assert tables.examine(0, 8) is first
+    assert tables.examine(8, 8) is other
+    assert asked == [(0, 8), (8, 8)]
+    assert tables.num_held == 0
 
 
 @pytest.mark.parametrize(
