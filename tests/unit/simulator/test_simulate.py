@@ -157,7 +157,7 @@ def test_documents_and_images_of_a_step_have_one_order_whatever_the_layout():
     costs = {"backbone": lambda s, p: s * 1.0, "encoder": lambda s, p: s * 1.0}
     narrow, wide = (
         work_of(plan, costs)
-        for mesh in ({"pp": 2, "dp": 4}, {"dp": 2, "cp": 2})
+        for mesh in ({"pp": 2, "dp": 4}, {"dp": 2, "tp": 2})
         for plan in msd.plan(config_of(strategy="vlm_hybrid"), steps=1, mesh=mesh)
     )
     assert (narrow.tokens_D == wide.tokens_D).all()
