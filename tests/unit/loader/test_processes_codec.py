@@ -61,7 +61,7 @@ class Text(str):
         *(np.array([object()]), np.ma.masked_array([1]), np.array([(1, 2.0)], "i4,f8"), np.str_("a")),
         datetime(2024, 1, 2, tzinfo=timezone(timedelta(hours=1))),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_a_value_that_would_come_back_as_another_is_refused(value):
     with pytest.raises(NoEncoding):
