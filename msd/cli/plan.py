@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from msd.core.plan import StepPlan
     from msd.planner.forecast import Forecast
 
+_NOTES_SHOWN = 12
+
 
 def plan(
     config_path: ConfigPath,
@@ -110,8 +112,10 @@ def print_outlook(config: "Config", outlook: "Outlook") -> None:
         print_forecast(outlook.forecast, unit)
     if outlook.is_over:
         output.note(f"the data ends after {outlook.num_steps} of the {outlook.asked_steps} steps asked for")
-    for remark in outlook.notes:
+    for remark in outlook.notes[:_NOTES_SHOWN]:
         output.note(remark)
+    if len(outlook.notes) > _NOTES_SHOWN:
+        output.note(f"and {len(outlook.notes) - _NOTES_SHOWN} more notes; --json tells all")
 
 
 def print_forecast(forecast: "Forecast", unit: str) -> None:

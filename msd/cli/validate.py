@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import numpy as np
 import typer
 
@@ -41,6 +42,10 @@ class SourceCheck:
     vocabulary: int | None = None
     """Ids that the tokenizer gives lie below it; None without a tokenizer."""
     image_token: int | None = None
+    oversized: int = 0
+    """Samples that are over a limit of the sequences of the first step."""
+    excess: str = ""
+    """Of the first of them, in words."""
     problem: str | None = None
     """What would stop a run, in one line."""
 
@@ -121,7 +126,7 @@ def _checked(config: "Config", num_rows: int) -> tuple[list[SourceCheck], list[s
                 check.image_token = chains[name].image_token
                 check.vocabulary = load_tokenizer(tokenizers[name]).num_ids if name in tokenizers else None
                 try:
-                    _read(check, loaders[name], num_rows)
+                    _read(check, loaders[name], num_rows, config)
                     check.problem = _fault(check, config)
                 except InputError as error:
                     check.problem = str(error)
@@ -170,7 +175,7 @@ def _tables(config: "Config", checks: dict[str, SourceCheck]) -> "dict[str, Bloc
     return tables
 
 
-def _read(check: SourceCheck, loader: "SourceLoader", num_rows: int) -> None:
+def _read(check: SourceCheck, loader: "SourceLoader", num_rows: int, config: "Config") -> None:
     """Fill in `check` from the first rows of a source, in the order in which a run meets them."""
     limit = min(num_rows, check.rows_per_epoch or 0)
     while check.rows < limit:
@@ -183,8 +188,31 @@ def _read(check: SourceCheck, loader: "SourceLoader", num_rows: int) -> None:
         check.samples += len(table.num_tokens_S)
         check.tokens += int(table.num_tokens_S.sum())
         check.failures += table.failures
+        _weigh(check, table, config)
         tokens = loader.fetch(list(_ids(table))).tokens
         check.largest_id = max(check.largest_id, int(tokens.max(initial=-1)))
+
+
+def _weigh(check: SourceCheck, table: MetaTable, config: "Config") -> None:
+    """Count the samples that no sequence of the first step can hold for its limits."""
+    from msd.planner.batch_schedule import BatchSchedule
+    from msd.planner.primitives.pack import Limits
+
+    limits = Limits(**msgspec.structs.asdict(config.batch.limits))
+    length = BatchSchedule(config.batch, config.multiple_of).at(0).sequence_length
+    loads = limits.loads_D(
+        length_D=np.minimum(table.num_tokens_S, length),
+        num_image_tokens_D=table.num_image_tokens_S,
+        num_images_D=table.num_images_S,
+        num_patches_D=table.num_patches_S,
+    )
+    is_over_S = np.zeros(len(table.num_tokens_S), dtype=np.bool_)
+    for name, cap, load_S in zip(limits.names, limits.caps, loads, strict=True):
+        over = np.flatnonzero(load_S > cap)
+        if len(over) and not check.excess:
+            check.excess = f"{load_S[over[0]]} {name} > batch.limits.{name} {cap}"
+        is_over_S[over] = True
+    check.oversized += int(is_over_S.sum())
 
 
 def _ids(table: MetaTable) -> Iterator[SampleId]:
@@ -202,6 +230,12 @@ def _fault(check: SourceCheck, config: "Config") -> str | None:
         return (
             f"sources.{check.name}: none of {_span(check)} gave a sample ({counted}){_first(check)}; "
             "change its transforms, or set its weight to 0"
+        )
+    if check.oversized and (config.batch.oversize == "error" or check.oversized == check.samples):
+        return (
+            f"sources.{check.name}: {check.oversized} of the {check.samples} samples of {_span(check)} fit no sequence "
+            f"({check.excess}); raise the limit, make samples smaller (max_pixels, chunk, filter)"
+            f"{', or set batch.oversize: drop' if check.oversized < check.samples else ''}"
         )
     return _too_many(check, config.sources[check.name].on_error)
 
@@ -264,6 +298,8 @@ def _remarks(checks: list[SourceCheck], config: "Config") -> Iterator[str]:
                 f"warning: {check.name} has token id {check.largest_id}{why}, but the vocabulary ends at "
                 f"{vocabulary - 1}; the model's embedding needs at least {check.largest_id + 1} rows"
             )
+        if check.oversized and check.problem is None and is_drawn(config, check.name):
+            yield f"{check.name}: {check.oversized} of {check.samples} samples would be left out ({check.excess})"
         if check.failures and check.problem is None:
             yield f"{check.name}: {len(check.failures)} rows failed and would be skipped{_first(check)}"
     images = {check.image_token for check in checks if check.image_token is not None}

@@ -328,6 +328,32 @@ def test_validate_warns_of_different_tokenizers_and_of_ids_outside_the_vocabular
     assert any("token id 5000 (the image placeholder)" in remark and "5001 rows" in remark for remark in remarks)
 
 
+def test_samples_over_a_limit_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"ids": [1] * (4 + 8 * (n % 2))}) + "\n" for n in range(40)))
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "sources: {a: {path: a.jsonl, transforms: [{kind: tokens, field: ids}]}}\n"
+        "batch: {sequence_length: 16, global_batch_size: 4, limits: {attention: 100}}\n"
+        "mesh: {dp: 1}\nnum_microbatches: 1\n"
+    )
+    assert run(["validate", str(path)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert (
+        "sources.a: 20 of the 40 samples of 40 rows fit no sequence (144 attention > batch.limits.attention 100)"
+        in said
+    )
+    drop = "batch.oversize=drop"
+    assert any(
+        "20 of 40 samples would be left out" in remark for remark in told(capsys, "validate", path, drop)["remarks"]
+    )
+    assert run(["validate", str(path), drop, "batch.limits.attention=10"]) == 2
+    monkeypatch.setattr("msd.cli.plan._NOTES_SHOWN", 1)
+    assert run(["plan", str(path), drop, "--steps", "30"]) == 0
+    assert "more notes; --json tells all" in " ".join(capsys.readouterr().err.split())
+
+
 def test_validate_refuses_what_this_release_does_not_run(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["validate", str(config), "shadows=2"]) == 2
     assert "shadows: 0" in capsys.readouterr().err
