@@ -212,5 +212,7 @@ def _mesh_sizes(text: str) -> dict[str, int]:
         axis, equals, number = piece.partition("=")
         if not equals or not number.isdigit():
             raise ConfigError(f"--mesh {text!r}: {piece!r} must look like dp=4")
+        if axis in sizes:
+            raise ConfigError(f"--mesh {text!r}: {axis} stands twice; name each axis once")
         sizes[axis] = int(number)
     return sizes

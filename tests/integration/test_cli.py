@@ -171,6 +171,11 @@ def test_plan_simulates_as_the_library_does(config: Path, capsys: pytest.Capture
     assert "must look like encoder=every_rank" in capsys.readouterr().err
 
 
+def test_a_mesh_names_each_axis_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", str(config), "--mesh", "dp=2,dp=4"]) == 2
+    assert "dp stands twice; name each axis once" in capsys.readouterr().err
+
+
 def test_plan_says_where_finite_data_ends(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     only_docs = "mixture.weights={docs: 1}"
     outlook = told(capsys, "plan", config, only_docs, "sources.docs.max_epochs=1", "--steps", 200)
