@@ -82,7 +82,8 @@ def serve(
                 output.print_json({"address": engine.address, "dashboard": engine.dashboard_link})
             else:
                 output.stdout().print(engine.address, soft_wrap=True, highlight=False, markup=False)
-                output.note(f"dashboard: {engine.dashboard_link}")
+                if engine.dashboard_link is not None:
+                    output.note(f"dashboard: {engine.dashboard_link}")
             sys.stdout.flush()
             try:
                 while not stopped.wait(CHECK_S):

@@ -41,17 +41,21 @@ class Member:
     host: str
 
 
-class _Quiet:
-    """Keeps Dask's routine news out of this process's log as long as any run has a cluster of its own here."""
+class Quiet:
+    """Keeps Dask's news out of this process's log as long as any run is here: what concerns it, the run says."""
 
     _num_wanted = 0
     _silence = contextlib.ExitStack()
 
     def __init__(self) -> None:
-        if not _Quiet._num_wanted:
+        if not Quiet._num_wanted:
             for root in ("distributed", "bokeh"):
-                _Quiet._silence.enter_context(silence_logging_cmgr(logging.ERROR, root))
-        _Quiet._num_wanted += 1
+                Quiet._silence.enter_context(silence_logging_cmgr(logging.ERROR, root))
+            # A client logs the end of its scheduler as an error, with a traceback.
+            log = logging.getLogger("distributed.client")
+            Quiet._silence.callback(log.setLevel, log.level)
+            log.setLevel(logging.CRITICAL)
+        Quiet._num_wanted += 1
         self._is_ended = False
 
     def end(self) -> None:
@@ -59,9 +63,9 @@ class _Quiet:
         if self._is_ended:
             return
         self._is_ended = True
-        _Quiet._num_wanted -= 1
-        if not _Quiet._num_wanted:
-            _Quiet._silence.close()
+        Quiet._num_wanted -= 1
+        if not Quiet._num_wanted:
+            Quiet._silence.close()
 
 
 class EmbeddedCluster:
@@ -72,7 +76,7 @@ class EmbeddedCluster:
 
     def __init__(self, names: list[str]) -> None:
         """Start a scheduler and one worker for each name."""
-        self._quiet = _Quiet()
+        self._quiet = Quiet()
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self._logs = tempfile.TemporaryDirectory(prefix="msd-")
         with dask.config.set({**as_set(), "temporary-directory": self._logs.name}):
@@ -98,7 +102,8 @@ class EmbeddedCluster:
             "--no-nanny", "--no-dashboard", "--host", "127.0.0.1", "--memory-limit", "0", "--death-timeout", "20",
             "--local-directory", self._logs.name, "--preload", "msd.runtime.dask.preload",
         ]  # fmt: skip
-        with self._log(name).open("wb") as log:
+        # Appended to, so that the worker can shorten it.
+        with self._log(name).open("ab") as log:
             self._workers[name] = self._popen(command, log)
 
     def _popen(self, command: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":

@@ -26,7 +26,7 @@ from msd.core.mesh import Mesh
 from msd.errors import ClosedError, ConfigError, DeadlineError, EngineError, MsdError, told
 from msd.runtime.base import check_supported, shown, step_number
 from msd.runtime.dask.calls import ActorGone, Ref, call
-from msd.runtime.dask.cluster import CLOSE_S, START_S, EmbeddedCluster, Member, connect, members, split
+from msd.runtime.dask.cluster import CLOSE_S, START_S, EmbeddedCluster, Member, Quiet, connect, members, split
 from msd.runtime.dask.constructor import ConstructorActor
 from msd.runtime.dask.hosts import LoaderHost, SourceLoaderActor, added
 from msd.runtime.dask.planner import PlannerActor
@@ -95,8 +95,8 @@ class DaskEngine:
 
     @property
     def dashboard_link(self) -> str | None:
-        """Address of the Dask dashboard."""
-        return None if self._client is None else self._client.dashboard_link
+        """Address of the Dask dashboard; None if the scheduler has none."""
+        return self._dashboard_link
 
     @property
     def scheduler_address(self) -> str:
@@ -173,6 +173,7 @@ class DaskEngine:
         num_hosts = runtime.workers
         own = ["msd-control", *(["msd-planner"] if not runtime.compact else [])]
         loading = [f"msd-loader-{number}" for number in range(num_hosts)]
+        self._ending.callback(Quiet().end)
         self._ending.callback(_remove_sockets, self._run)
         if runtime.scheduler is None:
             self._cluster = EmbeddedCluster([*own, *loading])
@@ -181,6 +182,8 @@ class DaskEngine:
         limit_s = min(START_S, runtime.deadline_s)
         client = self._client = connect(address, deadline_s=limit_s)
         self._ending.callback(client.close, timeout=CLOSE_S)
+        # The client asks the scheduler each time, which may be gone by then.
+        self._dashboard_link: str | None = client.dashboard_link
         needed = num_hosts + (len(own) if self._cluster is not None else 1)
         found = members(client, at_least=needed, loading=num_hosts, deadline_s=limit_s, cluster=self._cluster)
         check_versions(client, [member.address for member in found])

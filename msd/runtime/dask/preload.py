@@ -6,8 +6,14 @@ import os
 import shutil
 from typing import Any
 
+from tornado.ioloop import PeriodicCallback
+
 FOLDER_VARIABLE = "MSD_CLUSTER_FOLDER"
 """Folder of the cluster's logs and scratch files, and the process that removes it, as `PID:PATH`."""
+
+MOST_LOG_BYTES = 16 << 20
+CHECK_LOG_MS = 1000
+STDOUT = 1
 
 
 def dask_setup(worker: Any) -> None:
@@ -18,6 +24,13 @@ def dask_setup(worker: Any) -> None:
     owner, _, folder = os.environ.get(FOLDER_VARIABLE, "").partition(":")
     if folder:
         atexit.register(_remove_if_orphaned, int(owner), folder)
+        PeriodicCallback(_limit_log, CHECK_LOG_MS).start()
+
+
+def _limit_log() -> None:
+    """Begin the log anew when it has grown: what a transform prints for each row would fill the disk in the end."""
+    if os.fstat(STDOUT).st_size > MOST_LOG_BYTES:
+        os.ftruncate(STDOUT, 0)
 
 
 def _remove_if_orphaned(owner: int, folder: str) -> None:

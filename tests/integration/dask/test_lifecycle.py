@@ -1,5 +1,7 @@
 """Nothing hangs and nothing stays, however a run begins and ends."""
 
+import contextlib
+import json
 import logging
 import os
 import signal
@@ -321,6 +323,36 @@ def test_serve_ends_and_every_rank_hears_of_it(start, tmp_path, number, status):
     assert "Traceback" not in serve.output
 
 
+def test_a_serve_whose_scheduler_is_killed_says_so_in_one_line(start, tmp_path):
+    found, rendezvous, config_path = (tmp_path / name for name in ("scheduler.json", "rendezvous.json", "run.yaml"))
+    (tmp_path / "web.jsonl").write_text("".join('{"ids": [1, 2, 3, 4, 5]}\n' for _ in range(200)))
+    config_path.write_text(
+        textwrap.dedent("""
+        sources: {web: {path: web.jsonl, transforms: [{kind: tokens, field: ids}]}}
+        batch: {sequence_length: 32, global_batch_size: 8}
+        mesh: {dp: 2}
+        num_microbatches: 2
+        runtime: {workers: 1, deadline_s: 20}
+    """)
+    )
+    address = ("--host", "127.0.0.1", "--no-dashboard")
+    quiet = ("--port", 0, "--no-show", "--scheduler-file", found)
+    scheduler = start("scheduler", "-m", "distributed.cli.dask_scheduler", *address, *quiet)
+    wait_until(found.exists, 30, "the scheduler")
+    for name in ("msd-control", "msd-loader"):
+        one = ("--name", name, "--nthreads", 1, "--no-nanny", "--memory-limit", 0, "--local-directory", tmp_path)
+        start(name, "-m", "distributed.cli.dask_worker", *address, "--scheduler-file", found, *one)
+    at = json.loads(found.read_text())["address"]
+    options = ("--scheduler", at, "--rendezvous", rendezvous)
+    serve = start("serve", "-m", "msd.cli.main", "serve", config_path, *options)
+    wait_until(lambda: rendezvous.exists() or serve.process.poll() is not None, 60, "the run to be served")
+    os.kill(scheduler.process.pid, signal.SIGKILL)
+    assert serve.process.wait(30) == 1, serve.output
+    said = [line for line in serve.output.splitlines() if not line.startswith(("msd://", "dashboard: "))]
+    assert len(said) == 1, serve.output
+    assert said[0].startswith(f"error: the Dask scheduler at {at} is gone, and with it the run; start it")
+
+
 @pytest.mark.parametrize("doing", ["making a corpus", "planning", "starting", "streaming"])
 def test_an_interrupted_demo_leaves_nothing_whatever_it_was_doing(start, doing):
     demo = start("demo", "-m", "msd.cli.main", "demo", "--steps", 40, "--scale", 0.05)
@@ -375,6 +407,9 @@ def test_an_interrupted_notebook_cell_leaves_the_kernel_and_no_worker(monkeypatc
 def test_a_cluster_that_ends_leaves_the_log_of_another_one_quiet(monkeypatch):
     handler = logging.StreamHandler()
     monkeypatch.setattr(logging.getLogger("distributed"), "handlers", [handler])
+    # Other tests of this process may have clusters.
+    monkeypatch.setattr(cluster_module.Quiet, "_num_wanted", 0)
+    monkeypatch.setattr(cluster_module.Quiet, "_silence", contextlib.ExitStack())
     with EmbeddedCluster([]):
         with EmbeddedCluster([]):
             pass

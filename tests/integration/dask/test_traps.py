@@ -4,6 +4,7 @@ import ast
 import asyncio
 import inspect
 import multiprocessing
+import os
 import pickle
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from msd.runtime.dask import calls, constructor, hosts, planner
 from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.cluster import EmbeddedCluster, connect, members
 from msd.runtime.dask.plugin import LOST_TOPIC, RunPlugin
+from msd.runtime.dask.preload import MOST_LOG_BYTES
 from msd.runtime.dask.settings import as_set
 from msd.testing import scenarios
 
@@ -330,6 +332,18 @@ def test_who_listened_in_a_lost_worker_is_not_told_of_its_loss(bench):
     real = bench.cluster._cluster.scheduler
     assert callable(real.unsubscribe_topic)
     assert any(connection.closed() is False for connection in real.client_comms.values())
+
+
+def test_what_a_worker_prints_does_not_fill_the_disk(bench):
+    log = bench.cluster._log("msd-loader-0")
+    bench.client.run(os.write, 1, bytes(MOST_LOG_BYTES + 1), workers=[bench._at["msd-loader-0"]])
+    deadline = time.monotonic() + 20
+    while log.stat().st_size > MOST_LOG_BYTES and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert log.stat().st_size < MOST_LOG_BYTES
+    bench.client.run(os.write, 1, b"after", workers=[bench._at["msd-loader-0"]])
+    assert log.read_bytes().strip(b"\0").endswith(b"after")
+    assert b"\0" not in log.read_bytes()
 
 
 def _name(function: ast.expr) -> str:
