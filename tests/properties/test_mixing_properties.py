@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msd.planner.primitives.mix import Credits
 from msd.planner.mixture.schedule import WEIGHT_UNIT, quantise
+from msd.planner.primitives.mix import Credits
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=60)
 
