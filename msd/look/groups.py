@@ -157,17 +157,30 @@ def _group(place: Place, folder: str, kind: str, files: list[str], sizes: dict[s
     elif kind == "hf":
         patterns, name = [place.url(folder)], PurePosixPath(folder).name
     elif not place.is_folder and folder == place.base:
-        patterns, name = [place.path], PurePosixPath(folder).name
+        is_whole = len(files) == len(sizes)
+        patterns = [place.path] if is_whole else [place.url(glob.escape(file)) for file in files]
+        name = PurePosixPath(folder).name
     else:
         is_flat = all(str(PurePosixPath(file).parent) == folder for file in files)
-        endings = sorted({_ending(file) for file in files})
-        patterns = [f"{place.url(glob.escape(folder))}/{'' if is_flat else '**/'}*{ending}" for ending in endings]
+        patterns = []
+        for ending in sorted({_ending(file) for file in files}):
+            if _takes_in_others(folder, ending, files, sizes, is_flat=is_flat):
+                patterns += [place.url(glob.escape(file)) for file in files if _ending(file) == ending]
+            else:
+                patterns.append(f"{place.url(glob.escape(folder))}/{'' if is_flat else '**/'}*{ending}")
         name = PurePosixPath(folder).name
         own = PurePosixPath(files[0]).name.partition(".")[0]
         if kind == "webdataset" and len(files) == 1 and folder == place.base and re.search("[A-Za-z]", own):
             # Beside other data, an archive that somebody named says more than the folder that all of it lies in.
             name = own
     return Group(name, kind, reason, folder, tuple(files), sum(sizes[file] for file in files), tuple(patterns))
+
+
+def _takes_in_others(folder: str, ending: str, files: list[str], sizes: dict[str, int], *, is_flat: bool) -> bool:
+    """Return whether a pattern for files of this ending would take in one that is not of the group."""
+    others = set(sizes) - set(files)
+    parents = [PurePosixPath(file).parent for file in others if file.endswith(ending)]
+    return any(parent == PurePosixPath(folder) or (not is_flat and parent.is_relative_to(folder)) for parent in parents)
 
 
 def _ending(file: str) -> str:

@@ -80,9 +80,7 @@ def negative_weight(root: Path, config: Settings) -> None:
 
 
 def mend_weight(message: str, root: Path, config: Settings) -> None:
-    config["mixture"]["weights"][found(r"weight of '(\w+)'", message)] = float(
-        found(r"(0) leaves a source out", message)
-    )
+    config["mixture"]["weights"][found(r"weight of '(\w+)'", message)] = float(found(r"(0) leaves it out", message))
 
 
 def zero_weights(root: Path, config: Settings) -> None:

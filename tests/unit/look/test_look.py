@@ -209,8 +209,19 @@ def test_what_never_fails_gets_no_rate_and_what_always_fails_is_left_out(tmp_pat
     (tmp_path / "bad" / "y.jsonl").write_bytes(lines([{"messages": [{"role": "user", "content": None}]}]))
     seen = look(tmp_path)
     assert [(finding.name, finding.max_rate) for finding in seen.findings] == [("good", None)]
-    assert "every row looked at fails: ValueError: messages[0] has no text" in seen.left_out[0]
+    assert "every row looked at fails: ValueError: messages[0].content must be text" in seen.left_out[0]
     assert "on_error" not in render_yaml(seen, base=tmp_path, sequence_length=512)
+
+
+@pytest.mark.parametrize("where", [".", "*.jsonl"])
+def test_a_file_that_is_left_out_is_in_no_pattern(tmp_path: Path, where: str) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_bytes(lines([{"text": "fine"}]))
+    (tmp_path / "torn.jsonl").touch()
+    seen = look(tmp_path / where)
+    assert "torn.jsonl is empty" in seen.left_out[0]
+    [source] = parse_config(render_yaml(seen, base=tmp_path, sequence_length=512), base=tmp_path).sources.values()
+    assert [Path(path).name for path in source.path] == ["a.jsonl", "b.jsonl"]
 
 
 def test_conversations_say_by_which_template_they_are_rendered(
