@@ -1,9 +1,9 @@
 """Rows that come to cost what their slot's level says, by rounds of trades.
 
 Ranks meet in every slot, so rows sorted by cost and cut into slots are the best a set of rows can be: what counts is
-that the rows of a slot are level. Each slot has a level, the mean of its rows, or more where a document in it cannot
-cost less; rows above their level give to rows below theirs, in whichever slot, as long as the slowest rows together
-get cheaper.
+that the rows of a slot are level. Each slot has a level, half-way from the mean of its rows to the slowest, or more
+where a document in it cannot cost less; rows above their level give to rows below theirs, in whichever slot, as long as
+the slowest rows together get cheaper.
 """
 
 # D = documents. S = sequences. R = rows. Q = sequences of a row. K = modules. B = buckets. M = slots.
@@ -17,10 +17,11 @@ import numpy as np
 from msd.core.arrays import Float64Array, Int64Array
 from msd.planner.floors import CheapestFirst, RowBounds, least_tokens, row_bounds
 from msd.planner.primitives.layout import Grid
+from msd.planner.primitives.matches import match
 from msd.planner.primitives.trades import Holdings, scattered
 
 _MAX_PAIRS = 512
-"""Pairs of rows that trade in a round."""
+"""Pairs of rows that trade in a round, and sequences that look for documents in one."""
 _MAX_ROUNDS = 200
 _PATIENCE = 24
 """Rounds without a gain after which it ends."""
@@ -101,8 +102,10 @@ def level_buckets(
 def _trade(holdings: Holdings, sequences_RQ: Int64Array, aim: Callable[[Int64Array], _Standing]) -> bool:
     """Let rows trade for rounds, and leave the best that they came by; return whether that is not how they began."""
     mean_row = float(holdings.cost_SK.sum(axis=0).max()) / len(sequences_RQ)
-    num_rounds = min(_MAX_ROUNDS, max(6, len(holdings.sequence_D) // _DOCUMENTS_A_ROUND))
+    num_rounds = min(_MAX_ROUNDS, max(12, len(holdings.sequence_D) // _DOCUMENTS_A_ROUND))
     patience = min(_PATIENCE, 4 + num_rounds // 6)
+    row_S = np.empty(sequences_RQ.size, dtype=np.int64)
+    row_S[sequences_RQ] = np.arange(len(sequences_RQ))[:, None]
     best, best_D, best_at, gained_at = None, holdings.sequence_D, 0, 0
     for turn in range(num_rounds if len(sequences_RQ) > 1 else 0):
         standing = aim(holdings.cost_SK[sequences_RQ].sum(axis=1))
@@ -112,7 +115,9 @@ def _trade(holdings: Holdings, sequences_RQ: Int64Array, aim: Callable[[Int64Arr
         giver_N, taker_N = _pairs(standing.excess_R, turn, _LEVEL * mean_row)
         if standing.is_level or turn - gained_at > patience:
             break
-        if len(giver_N):
+        if turn % 4 == 1:
+            _match(holdings, sequences_RQ, row_S, standing, _LEVEL * mean_row)
+        elif len(giver_N):
             _trade_rows(holdings, sequences_RQ, giver_N, taker_N, standing.excess_RK, turn)
     holdings.sequence_D = best_D
     return best_at > 0
@@ -156,7 +161,9 @@ def _toward_levels(cost_RK: Int64Array, bounds: tuple[Float64Array, RowBounds] |
         least_R, rows = bounds
         least_M = np.maximum(rows.least_M, least_R[order].reshape(value_MB.shape).max(axis=1))
         is_bound_M = least_M > level_M
-        aimed_R = np.minimum(np.repeat(np.maximum(level_M, least_M), grid.num_buckets), rows.most_R)
+        lift_M = (value_MB[:, 0] - level_M) * ~is_bound_M / 2
+        aimed_M = np.maximum(level_M + lift_M, least_M)
+        aimed_R = np.minimum(np.repeat(aimed_M, grid.num_buckets), rows.most_R)
         # What rows under a bound are to take comes from the slots that have none.
         is_free_R = np.repeat(~is_bound_M, grid.num_buckets)
         if is_free_R.any():
@@ -185,29 +192,29 @@ def _toward_buckets(cost_RK: Int64Array, grid: Grid) -> _Standing:
 def _pairs(excess_R: Float64Array, turn: int, level: float) -> tuple[Int64Array, Int64Array]:
     """Return rows that give and rows that take, each row once.
 
-    In even turns the farthest above their level meet the farthest below it; in odd turns they meet any that are below,
-    and now and then the farthest either way meet any others.
+    In even turns the farthest above their level meet the farthest below it; in odd turns they meet any that are below.
     """
     highest_first = np.argsort(-excess_R, kind="stable")
     num_above = int((excess_R > level).sum())
     if turn % 2 == 0:
         num_pairs = min(num_above, int((excess_R < -level).sum()), _MAX_PAIRS)
         return highest_first[:num_pairs], np.roll(highest_first[::-1][:num_pairs], turn // 2)
-    if turn % 4 == 3:
-        num_pairs = min(num_above, len(excess_R) // 2, _MAX_PAIRS)
-        others = highest_first[num_pairs:]
-        is_below = excess_R[others] < 0
-        others = others[is_below] if is_below.sum() >= num_pairs else others
-        return highest_first[:num_pairs], _any_of(others, num_pairs, turn)
-    farthest_first = np.argsort(-np.abs(excess_R), kind="stable")
-    num_pairs = min(int((np.abs(excess_R) > level).sum()), len(excess_R) // 2, _MAX_PAIRS)
-    far_N, near_N = farthest_first[:num_pairs], _any_of(farthest_first[num_pairs:], num_pairs, turn)
-    gives_N = excess_R[far_N] >= excess_R[near_N]
-    return np.where(gives_N, far_N, near_N), np.where(gives_N, near_N, far_N)
+    num_pairs = min(num_above, len(excess_R) // 2, _MAX_PAIRS)
+    others = highest_first[num_pairs:]
+    is_below = excess_R[others] < 0
+    others = others[is_below] if is_below.sum() >= num_pairs else others
+    return highest_first[:num_pairs], _any_of(others, num_pairs, turn)
 
 
 def _any_of(rows: Int64Array, num_rows: int, turn: int) -> Int64Array:
     return rows[np.argsort(scattered(rows, turn), kind="stable")[:num_rows]]
+
+
+def _match(holdings: Holdings, sequences_RQ: Int64Array, row_S: Int64Array, standing: _Standing, worth: float) -> None:
+    """Let the sequences of the rows farthest from their levels look for documents that fit."""
+    farthest_first = np.argsort(-np.abs(standing.excess_R), kind="stable")
+    num_rows = max(1, _MAX_PAIRS // sequences_RQ.shape[1])
+    match(holdings, sequences_RQ[farthest_first[:num_rows]].ravel(), row_S, standing.excess_RK, worth**2)
 
 
 def _trade_rows(

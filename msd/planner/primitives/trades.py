@@ -82,7 +82,7 @@ class Holdings:
         """
         self._cost_DK = cost_DK
         self._padded_D = padded_D
-        self._cap = sequence_length
+        self.sequence_length = sequence_length
         self._limits = limits
         self._moves_DK = np.column_stack([cost_DK, *(limit.load_D for limit in limits)])
         """What moves with a document: its cost by module, then what it takes of each limit."""
@@ -95,6 +95,30 @@ class Holdings:
     def cost_SK(self) -> Int64Array:
         """Cost of each sequence."""
         return np.stack([self._sum_S(self._cost_DK[:, k]) for k in range(self._cost_DK.shape[1])], axis=1)
+
+    @property
+    def tokens_S(self) -> Int64Array:
+        """What each sequence holds."""
+        return self._sum_S(self._padded_D)
+
+    def longest(self, count: int) -> Int64Array:
+        """Return the longest documents of each sequence, [S, count]; -1 where it has fewer."""
+        order = np.lexsort((-self._padded_D, self.sequence_D))
+        owner_D = self.sequence_D[order]
+        held_S = np.bincount(owner_D, minlength=self._num_sequences)
+        place_D = np.arange(len(order)) - np.repeat(np.cumsum(held_S) - held_S, held_S)
+        longest = np.full((self._num_sequences, count), -1, dtype=np.int64)
+        is_among_D = place_D < count
+        longest[owner_D[is_among_D], place_D[is_among_D]] = order[is_among_D]
+        return longest
+
+    def tokens_of(self, documents: Int64Array) -> Int64Array:
+        """Return the extent of documents, 0 where there is none."""
+        return np.where(documents < 0, 0, self._padded_D[documents])
+
+    def moves_of(self, documents: Int64Array) -> list[Int64Array]:
+        """Return what moves with documents: their cost by module, then what they take of each limit; 0 for none."""
+        return [np.where(documents < 0, 0, self._moves_DK[documents, k]) for k in range(self._moves_DK.shape[1])]
 
     def lists(self) -> list[list[int]]:
         """Return the documents of each sequence, in the order of their numbers."""
@@ -114,7 +138,7 @@ class Holdings:
         """
         num_units = min(_MOST_UNITS, max(_FEWEST_UNITS, (_SUBSETS // len(giver_N)).bit_length() - 1))
         units = self._units(np.concatenate([giver_N, taker_N]), num_units, turn)
-        tokens_S, score = self._sum_S(self._padded_D), self._within_limits(score, giver_N, taker_N)
+        tokens_S, score = self._sum_S(self._padded_D), self.within_limits(score, giver_N, taker_N)
         best_N, give_N, take_N = limit_N.copy(), np.zeros_like(giver_N), np.zeros_like(giver_N)
         at_once = max(1, _CACHED >> num_units)
         for start in range(0, len(giver_N), at_once):
@@ -124,7 +148,7 @@ class Holdings:
         self._move(units, np.concatenate([taker_N, giver_N]), np.concatenate([give_N, take_N]), is_made)
         return int(is_made.sum())
 
-    def _within_limits(self, score: Score, giver_N: Int64Array, taker_N: Int64Array) -> Score:
+    def within_limits(self, score: Score, giver_N: Int64Array, taker_N: Int64Array) -> Score:
         """Return a score by which no trade is good that would pass a limit."""
         if not self._limits:
             return score
@@ -153,20 +177,20 @@ class Holdings:
         """Write the best trade of some pairs: its score, and the subsets that giver and taker give up."""
         gives, takes = units.of(part), units.of(slice(part.start + len(giver_N), part.stop + len(giver_N)))
         held_N, taken_N = tokens_S[giver_N[part]][:, None], tokens_S[taker_N[part]][:, None]
-        given_NP = _sums(gives.tokens)
+        given_NP = subset_sums(gives.tokens)
         given_K, other_K = (
-            [_sums(cost).ravel() for cost in gives.cost_K],
-            [_sums(cost).ravel() for cost in takes.cost_K],
+            [subset_sums(cost).ravel() for cost in gives.cost_K],
+            [subset_sums(cost).ravel() for cost in takes.cost_K],
         )
         other_NP, take_NP = _sorted_sums(takes.tokens)
-        first_NP = _first_at_least(other_NP, given_NP - (self._cap - taken_N))
+        first_NP = _first_at_least(other_NP, given_NP - (self.sequence_length - taken_N))
         best_N, give_N, take_N = (column[part] for column in found)
         num_subsets = other_NP.shape[1]
         pair_N, start_N = np.arange(len(given_NP)), np.arange(len(given_NP))[:, None] * num_subsets
         for skipped in range(_FITS):
             fit_NP = np.minimum(first_NP + skipped, num_subsets - 1) + start_N
             back_NP = other_NP.ravel()[fit_NP]
-            is_open = (first_NP + skipped < num_subsets) & (back_NP <= given_NP + (self._cap - held_N))
+            is_open = (first_NP + skipped < num_subsets) & (back_NP <= given_NP + (self.sequence_length - held_N))
             # No sequence may be left without a document.
             is_open &= ((given_NP < held_N) | (back_NP > 0)) & ((back_NP < taken_N) | (given_NP > 0))
             open_C = np.flatnonzero(is_open)
@@ -249,7 +273,7 @@ def _halving(tokens_T: Int64Array, owner_T: Int64Array, num_owners: int, num_clu
     return clump_T
 
 
-def _sums(value: Int64Array) -> Int64Array:
+def subset_sums(value: Int64Array) -> Int64Array:
     """Return the sums of all subsets of each row's units; bit u of a subset's number says that it holds unit u."""
     total = np.zeros((len(value), 1 << value.shape[1]), dtype=np.int64)
     for unit in range(value.shape[1]):
@@ -261,7 +285,7 @@ def _sums(value: Int64Array) -> Int64Array:
 def _sorted_sums(tokens: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Return the sums of all subsets of each row in increasing order, and the numbers of the subsets."""
     num_subsets = 1 << tokens.shape[1]
-    key_NP = _sums(tokens) * num_subsets + np.arange(num_subsets)
+    key_NP = subset_sums(tokens) * num_subsets + np.arange(num_subsets)
     key_NP.sort(axis=1)
     return key_NP // num_subsets, key_NP % num_subsets
 

@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
 
+from msd.planner.floors import lockstep_floor
 from msd.planner.primitives.layout import Grid, Limit
 from msd.planner.primitives.levels import level_buckets, level_rows
+from msd.planner.primitives.matches import match
 from msd.planner.primitives.trades import Holdings, scattered
 
 CAP = 4096
@@ -140,3 +142,53 @@ def test_no_trade_passes_a_limit():
         made = holdings.trade(np.array([0]), np.array([1]), only(11), np.zeros(1), 0)
         assert made == (cap == 2)
         assert [sorted(held) for held in holdings.lists()] == expected
+
+
+def halves_and_thirds():
+    """Return two rows of 4 + 2 and 3 + 3, and one with 5 + 1: of like length, of unlike cost."""
+    length_D = np.array([4, 2, 3, 3, 5, 1], dtype=np.int64)
+    return [[0, 1], [2, 3], [4, 5]], length_D, (length_D**2)[:, None]
+
+
+def test_a_sequence_finds_documents_of_like_length_in_any_other():
+    sequences, length_D, cost_DK = halves_and_thirds()
+    holdings = Holdings(sequences, cost_DK, length_D, 8, [])
+    # Row 0 is to rise by 7: only the swap of its 4 for the 5 comes near that, and only it keeps within 8 tokens.
+    match(holdings, np.array([0]), np.arange(3), np.array([[-9.0], [0.0], [9.0]]), 1.0)
+    assert sorted(map(sorted, holdings.lists())) == [[0, 5], [1, 4], [2, 3]]
+
+
+def test_matches_keep_caps_documents_and_limits_and_bring_rows_nearer_to_their_levels():
+    sequences, length_D = packed()
+    cost_DK = costs(length_D)
+    limit = Limit(np.ones_like(length_D), max(map(len, sequences)))
+    holdings = Holdings(sequences, cost_DK, length_D, CAP, [limit])
+    excess_RK = holdings.cost_SK - holdings.cost_SK.mean(axis=0)
+    match(holdings, np.arange(0, 32, 2), np.arange(32), excess_RK, 1.0)
+    held = holdings.lists()
+    assert sorted(d for docs in held for d in docs) == list(range(len(length_D)))
+    assert max(tokens(held, length_D)) <= CAP
+    assert max(map(len, held)) <= limit.cap
+    after_RK = holdings.cost_SK - holdings.cost_SK.mean(axis=0)
+    assert 0 < (after_RK**2).sum() < (excess_RK**2).sum()
+
+
+@pytest.mark.parametrize(
+    ("cap", "least_gain", "expected"),
+    [(2, 1.0, [[1, 2], [0, 3]]), (1, 1.0, [[0, 1], [2, 3]]), (2, 1e6, [[0, 1], [2, 3]])],
+)
+def test_no_match_passes_a_limit_or_is_made_for_less_than_is_asked(cap, least_gain, expected):
+    # The document of 6 for the one of 5 moves 36 - 25.
+    length_D = np.array([6, 4, 5, 3], dtype=np.int64)
+    limit = Limit(np.array([0, 1, 1, 0], dtype=np.int64), cap)
+    holdings = Holdings([[0, 1], [2, 3]], (length_D**2)[:, None], length_D, 10, [limit])
+    match(holdings, np.array([0]), np.arange(2), np.array([[11.0], [-11.0]]), least_gain)
+    assert [sorted(held) for held in holdings.lists()] == expected
+
+
+def test_levelled_rows_of_few_long_documents_come_near_the_floor():
+    sequences, length_D = packed(128)
+    grid, rows, cost_DK = Grid(32, 4, 1, CAP), np.arange(128)[:, None], costs(length_D)
+    after = level_rows(sequences, rows, cost_DK, length_D, grid)
+    floor = lockstep_floor(cost_DK[:, 0].astype(np.float64), length_D, 32, 4, CAP)
+    assert floor <= lockstep(after, rows, cost_DK[:, 0], grid) < floor + 0.02
