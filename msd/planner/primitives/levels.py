@@ -11,6 +11,7 @@ the slowest rows together get cheaper.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -81,8 +82,9 @@ def level_buckets(
 ) -> list[list[int]]:
     """Return the documents of each sequence after trades that make the costliest bucket cheaper.
 
-    What the costliest bucket loses counts a quarter more than what that adds to the slowest rows of slots. A row that
-    takes more than its slot's slowest has is a price that is paid once: then all rows of the slot may take as much.
+    What the costliest bucket loses counts a quarter more than what that adds to the slowest rows of slots. First rows
+    take only as far as there is room below the slowest row of their slot. Then, where that was not enough, a row that
+    takes more is a price that is paid once: all rows of the slot may take as much.
 
     Args:
         sequences: Documents of each sequence before.
@@ -91,12 +93,10 @@ def level_buckets(
         padded_D: Extent of each document.
         grid: Numbers of buckets and slots.
     """
-
-    def aim(cost_RK: Int64Array) -> _Standing:
-        return _toward_buckets(cost_RK, grid)
-
     holdings = Holdings(sequences, cost_DK, padded_D, grid.sequence_length, grid.limits)
-    return holdings.lists() if _trade(holdings, sequences_RQ, aim) else sequences
+    gentle = _trade(holdings, sequences_RQ, partial(_toward_buckets, grid=grid, is_gentle=True))
+    firm = _trade(holdings, sequences_RQ, partial(_toward_buckets, grid=grid, is_gentle=False))
+    return holdings.lists() if gentle or firm else sequences
 
 
 def _trade(holdings: Holdings, sequences_RQ: Int64Array, aim: Callable[[Int64Array], _Standing]) -> bool:
@@ -176,7 +176,7 @@ def _toward_levels(cost_RK: Int64Array, bounds: tuple[Float64Array, RowBounds] |
     return _Standing(int(value_MB[:, 0].sum()), cost_RK - level_RK, is_level)
 
 
-def _toward_buckets(cost_RK: Int64Array, grid: Grid) -> _Standing:
+def _toward_buckets(cost_RK: Int64Array, grid: Grid, *, is_gentle: bool) -> _Standing:
     cost_MBK = cost_RK.reshape(grid.num_microbatches, grid.num_buckets, -1)
     load_BK = cost_MBK.sum(axis=0)
     mean_K = load_BK.sum(axis=0) / grid.num_buckets
@@ -185,8 +185,11 @@ def _toward_buckets(cost_RK: Int64Array, grid: Grid) -> _Standing:
     value = costliest + costliest // 4 + int(cost_MBK.max(axis=2).max(axis=1).sum())
     is_level = costliest - float(mean_K.max()) <= _BUCKET_GOOD_ENOUGH * float(mean_K.max())
     # Each row of a bucket is to give its part, half of it at a time: no more is paid than is needed.
-    part_BK = excess_BK / (2 * grid.num_microbatches)
-    return _Standing(value, np.tile(part_BK, (grid.num_microbatches, 1)), is_level)
+    part_MBK = np.repeat((excess_BK / (2 * grid.num_microbatches))[None], grid.num_microbatches, axis=0)
+    if is_gentle:
+        room_MBK = cost_MBK.max(axis=1, keepdims=True) - cost_MBK
+        part_MBK = np.where(excess_BK > 0, part_MBK, -room_MBK / 2)
+    return _Standing(value, part_MBK.reshape(cost_RK.shape), is_level)
 
 
 def _pairs(excess_R: Float64Array, turn: int, level: float) -> tuple[Int64Array, Int64Array]:
