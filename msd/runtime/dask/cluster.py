@@ -30,6 +30,7 @@ START_S = 60.0
 CONNECT_S = 15.0
 RETRY_S = 5.0
 CLOSE_S = 5.0
+REAPED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +139,17 @@ class EmbeddedCluster:
                 lines = self._log(name).read_text(errors="replace").strip().splitlines()
                 raise EngineError(f"worker {name} ended with status {worker.returncode}: {' | '.join(lines[-3:])}")
 
-    def ended(self) -> dict[str, str]:
-        """Return how workers ended that are gone, by name."""
+    def ended(self, text: str) -> dict[str, str]:
+        """Return how workers ended that are gone, by name.
+
+        Args:
+            text: What is known already. A worker that it names may be heard of a moment before its process is gone.
+        """
+        deadline = time.monotonic() + REAPED_S
+        for name, worker in self._workers.items():
+            if name in text:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    worker.wait(max(0.0, deadline - time.monotonic()))
         return {
             name: how_ended(status) for name, worker in self._workers.items() if (status := worker.poll()) is not None
         }

@@ -350,7 +350,7 @@ class DaskEngine:
         text = str(error)
         if isinstance(error, ActorGone):
             text = f"the run has lost its planner ({error}); start it again; ranks go on from the last saved state"
-        ended = self._cluster.ended() if self._cluster is not None else {}
+        ended = self._cluster.ended(text) if self._cluster is not None else {}
         if ended:
             text += f" (of its processes ended {', '.join(f'{name} with {how}' for name, how in ended.items())})"
         return EngineError(text)
