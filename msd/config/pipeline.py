@@ -13,7 +13,7 @@ from msd.config.doors import as_dict, decode_sources, merged, merged_mesh, merge
 from msd.config.strategy import strategy_of
 from msd.core.axes import AXES, SPLIT_DP
 from msd.core.checks import check_range, few, own_path
-from msd.core.config import ConfigStruct, unknown_key
+from msd.core.config import ConfigStruct, parse_bytes, unknown_key
 from msd.core.mesh import Mesh
 from msd.core.stages import Stages
 from msd.cost.config import CostConfig, TransformerCost
@@ -52,8 +52,20 @@ class RuntimeConfig(ConfigStruct, frozen=True, kw_only=True):
     """Roles may share processes."""
     deadline_s: float = 300.0
     """No wait lasts longer; it ends in an error that names whom it waited for."""
+    silence_s: float = 3.0
+    """A process of the run that says nothing for so long is taken for lost: others take over what it had. If it was
+    only slow it comes back as one more."""
+    host_memory: int | str | None = None
+    """What one loader host may hold before the row that it is at is taken for one that eats memory, such as 8GiB.
+    Null watches nothing."""
+    fill_shadows: bool = False
+    """True: shadows read ahead what the hosts that they stand by for prepare. False: they hold no payload."""
 
     def __post_init__(self) -> None:
+        if self.host_memory is not None:
+            size = parse_bytes(self.host_memory, name="runtime.host_memory")
+            msgspec.structs.force_setattr(self, "host_memory", size)
+        check_range("runtime.silence_s", self.silence_s, 0.1, 1e9)
         if self.workers < 1:
             raise ConfigError(f"runtime.workers must be at least 1 loader host, got {self.workers}")
         check_range("runtime.workers", self.workers, 1, _MAX_PARTS)
@@ -69,7 +81,16 @@ class CheckpointConfig(ConfigStruct, frozen=True, kw_only=True):
     every: int = 100
     """Steps between snapshots."""
     keep: int = 3
+    """Snapshots that stay."""
     resume: Literal["auto", "never", "must"] = "auto"
+    """auto: from the newest snapshot, if there is one. must: there has to be one. never: from the beginning, and only
+    where no snapshot lies."""
+    storage_options: dict[str, Any] = {}
+    """For a `path` that is an fsspec URL."""
+    lease_s: float = 30.0
+    """Another run may take the path over when its owner has not renewed its lease for so long."""
+    take_over: bool = False
+    """True: take the path from a run that still holds its lease; that one ends."""
 
     def __post_init__(self) -> None:
         if self.every < 1 or self.keep < 1:

@@ -1,8 +1,11 @@
 """What to do: the coordinator returns these, and the shells (local, simulated, Dask) carry them out."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from msd.coordinator.placement import Owners
+from msd.coordinator.standing import Standing
+from msd.core.journal import Edit
 from msd.core.plan import StepPlan
 
 
@@ -74,10 +77,74 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
+class Journal:
+    """Make an edit durable, then say `Journalled(number)`: it takes effect only after that."""
+
+    number: int
+    edit: Edit
+
+
+@dataclass(frozen=True, slots=True)
+class Avoid:
+    """Tell every host rows of a source that no transform may touch: they are answered as killed, or as skipped."""
+
+    source: str
+    first: int
+    last: int
+    reason: str
+    """As in `core.journal.SkipRows`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Isolate:
+    """Tell every host rows that may end their process: their transforms run in a process of their own, singly."""
+
+    rows: tuple[tuple[str, int], ...]
+    """(source, ordinal)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Tell a shadow where the rows of the next steps begin, by source; it gets ready to be asked for them."""
+
+    host: str
+    cursors: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Replicate:
+    """Give every loader host a copy of how the generation began and of its journal: a new planner asks for it."""
+
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Tell people something that the run goes on in spite of; at most once each."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fail:
     """Tell every rank why the run cannot go on."""
 
     error: Exception
 
 
-Command = Examine | Release | Assign | Drop | Rewind | Finish | Planned | Fail
+Command = (
+    Examine
+    | Release
+    | Assign
+    | Drop
+    | Rewind
+    | Finish
+    | Planned
+    | Journal
+    | Avoid
+    | Isolate
+    | Follow
+    | Replicate
+    | Warn
+    | Fail
+)

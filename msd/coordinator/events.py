@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from msd.core.journal import Edit
 from msd.core.sample import MetaTable
 
 
@@ -25,6 +26,68 @@ class HostSilent:
     """An answer of a loader host did not come, and may be lost: what it owes is asked for once more."""
 
     host: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostJoined:
+    """A loader host is there: a new one, a new process of one that was lost, or one that was only slow."""
+
+    host: str
+    is_shadow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConstructorLost:
+    """A constructor is gone; its ranks come again elsewhere."""
+
+    constructor: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConstructorJoined:
+    """A constructor is there that holds nothing: a first one, or one in the place of one that was lost."""
+
+    constructor: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowsEnded:
+    """Rows that were in hand when a process ended or hung: one of them may be why. Told once a process."""
+
+    rows: tuple[tuple[str, int], ...]
+    """(source, ordinal)"""
+    how: str
+    """For people: `SIGSEGV`, `no answer for 120 s`, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowKilled:
+    """A row ended or hung a process that had nothing else in hand: it is never tried again."""
+
+    source: str
+    ordinal: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class EditAsked:
+    """Somebody wants an edit to take effect. Refused by an error of the method that asked, never here."""
+
+    edit: Edit
+
+
+@dataclass(frozen=True, slots=True)
+class Journalled:
+    """Edits are durable up to a number; see `commands.Journal`."""
+
+    through: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """A clock that all waits are measured with has come to a time."""
+
+    now_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,4 +115,19 @@ class RunFailed:
     error: Exception
 
 
-Event = RowsExamined | HostLost | HostSilent | StepAsked | BytesHeld | RunFailed
+Event = (
+    RowsExamined
+    | HostLost
+    | HostSilent
+    | HostJoined
+    | ConstructorLost
+    | ConstructorJoined
+    | RowsEnded
+    | RowKilled
+    | EditAsked
+    | Journalled
+    | TimePassed
+    | StepAsked
+    | BytesHeld
+    | RunFailed
+)

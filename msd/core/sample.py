@@ -40,6 +40,10 @@ class Outcome(IntEnum):
     """A transform or the decoder raised; counts towards `on_error.max_rate`."""
     OVERFLOWED = 3
     """All of it was longer than a sequence and the source says `overflow: drop`."""
+    KILLED = 4
+    """It ended or hung its process twice and is never tried again; counts towards `on_error.max_rate`."""
+    SKIPPED = 5
+    """Somebody asked for it to be passed over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,11 @@ class OnErrorConfig(ConfigStruct, frozen=True, kw_only=True):
     """Failed rows over rows consumed (the last 10,000, at least 100) above which the run stops."""
     quarantine: str | None = None
     """JSON-lines file that lists each failed row by (source, ordinal) with shard, row and reason."""
+    hang_s: float = 120.0
+    """A row whose transforms take longer hangs its process; after the second time it is skipped."""
 
     def __post_init__(self) -> None:
+        check_range("on_error.hang_s", self.hang_s, 0.001, 1e9)
         if not 0.0 <= self.max_rate <= 1.0:
             raise ConfigError(f"on_error.max_rate must lie in [0, 1], got {self.max_rate}; 0.01 allows 1 in 100")
         if self.quarantine is not None:

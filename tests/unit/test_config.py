@@ -103,12 +103,16 @@ def test_what_is_left_out_has_the_values_of_the_contract():
         "encoder": {"ranks": "world", "every": "auto"},
         "broadcast": [], "fields_by_stage": False, "stages": {"per_rank": 1, "style": "loop"},
         "loaders": "auto", "constructors": "auto", "shadows": 0,
-        "runtime": {"kind": "dask", "scheduler": None, "workers": 2, "compact": True, "deadline_s": 300.0},
+        "runtime": {
+            "kind": "dask", "scheduler": None, "workers": 2, "compact": True, "deadline_s": 300.0, "silence_s": 3.0,
+            "host_memory": None, "fill_shadows": False,
+        },
         "checkpoint": None,
     }  # fmt: skip
     expected = {
         "split": (0.0, 1.0), "overflow": "split", "shuffle": {"block_bytes": "1MiB", "window": "auto"},
-        "max_epochs": None, "on_exhausted": None, "on_error": {"policy": "skip", "max_rate": 0.01, "quarantine": None},
+        "max_epochs": None, "on_exhausted": None,
+        "on_error": {"policy": "skip", "max_rate": 0.01, "quarantine": None, "hang_s": 120.0},
         "on_stall": {"after_s": 60.0, "then": "wait"}, "engine": "pyarrow", "columns": None, "transforms": [],
     }  # fmt: skip
     assert {key: source[key] for key in expected} == expected

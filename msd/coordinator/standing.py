@@ -1,0 +1,83 @@
+"""Where a run stands, as far as one survivor knows: what a new planner is born from.
+
+Ranks know where they stand and the position before their next step; constructors know that of all their ranks; loader
+hosts keep a copy of how the generation began and of its journal. A planner that starts again merges whatever is left.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from msd.core.journal import Edit
+from msd.core.state import StateDict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStanding:
+    """Where one rank stands."""
+
+    rank: int
+    generation: int
+    next_step: int
+    """That its training loop asks for next, as far as is known: what it fetched ahead is not taken."""
+    num_loads: int = 0
+    session: int = 0
+    """Of the client that speaks for it; 0 while none is connected."""
+    progress: StateDict | None = None
+    """The run's position before `next_step`, if it is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a run stands."""
+
+    generation: int
+    first_step: int
+    """Of the generation."""
+    start: StateDict
+    """The run's position before `first_step`."""
+    digest: str
+    """Of the state that the generation began with."""
+    opened_by: int | None = None
+    """The rank whose load opened it."""
+    edits: tuple[Edit, ...] = ()
+    """Journalled in this generation, in order."""
+    ranks: tuple[RankStanding, ...] = ()
+    num_sessions: int = 0
+    """The highest session that was ever given out."""
+    positions: Mapping[int, StateDict] = field(default_factory=dict)
+    """The run's position before steps of this generation."""
+
+
+def merged(standings: Iterable[Standing]) -> Standing | None:
+    """Return what all know together: the newest generation, the longest journal, each rank where it is furthest.
+
+    Ranks of an older generation are kept as they are: they follow when they ask. None if there is no standing.
+    """
+    known = sorted(standings, key=lambda standing: (standing.generation, len(standing.edits)))
+    if not known:
+        return None
+    newest = known[-1]
+    ranks: dict[int, RankStanding] = {}
+    positions: dict[int, StateDict] = {}
+    for standing in known:
+        for rank in standing.ranks:
+            other = ranks.get(rank.rank)
+            if other is None or _age(rank) >= _age(other):
+                ranks[rank.rank] = rank
+        if standing.generation == newest.generation:
+            positions.update(standing.positions)
+    return Standing(
+        generation=newest.generation,
+        first_step=newest.first_step,
+        start=newest.start,
+        digest=newest.digest,
+        opened_by=newest.opened_by,
+        edits=newest.edits,
+        ranks=tuple(ranks[rank] for rank in sorted(ranks)),
+        num_sessions=max(standing.num_sessions for standing in known),
+        positions=positions,
+    )
+
+
+def _age(rank: RankStanding) -> tuple[int, int, int]:
+    return rank.session, rank.generation, rank.next_step
