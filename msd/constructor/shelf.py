@@ -13,6 +13,8 @@ from msd.constructor.encoder import encoded_by
 from msd.core.batch import EncoderShare, RankBatch
 from msd.core.plan import StepPlan
 from msd.core.sample import Sample, SampleId, SampleSlab
+from msd.core.state import StateDict
+from msd.errors import EngineError
 
 Owners: TypeAlias = Mapping[str, Mapping[int, tuple[str, int]]]
 """By source and ordinal: the host and partition that prepare the row."""
@@ -27,8 +29,10 @@ class _Held:
 
     plan: StepPlan
     owners: Owners
-    version: int
-    number: int
+    version: tuple[int, int]
+    """(term, version of the placement) that named the owners."""
+    number: tuple[int, int]
+    """(term, number) of the newest message that assigned it."""
     bucket_of: dict[int, int]
     missing: dict[_Part, set[SampleId]]
     """Samples that have not come yet, for each part that is not assembled."""
@@ -76,8 +80,8 @@ class Shelf:
         """The first step that does not exist, once it is known."""
         self._constructor = constructor
         self._held: dict[int, _Held] = {}
-        self._drops: list[tuple[int, int]] = []
-        """(number, through) of drops that a late assignment may still meet: `through` falls as numbers grow."""
+        self._drops: list[tuple[tuple[int, int], int]] = []
+        """((term, number), through) of drops that a late assignment may still meet: `through` falls as numbers grow."""
 
     @property
     def held_steps(self) -> list[int]:
@@ -89,7 +93,9 @@ class Shelf:
         """Bytes of payload: samples that wait, and assembled rows."""
         return sum(held.nbytes for held in self._held.values())
 
-    def assign(self, generation: int, plan: StepPlan, owners: Owners, version: int, *, number: int = 0) -> bool:
+    def assign(
+        self, generation: int, plan: StepPlan, owners: Owners, version: int, *, number: int = 0, term: int = 0
+    ) -> bool:
         """Take a step to assemble; return whether there is anything new in it.
 
         Args:
@@ -98,17 +104,27 @@ class Shelf:
             owners: Who prepares its rows.
             version: Of the placement that says so; an older one changes nothing.
             number: Of the message; see `msd.coordinator.commands.Assign`.
+            term: Of the planner: each counts versions and numbers for itself, and of two the later one speaks.
+
+        Raises:
+            EngineError: If a planner planned the step otherwise than the one before it.
         """
         if not self._follow(generation):
             return False
-        if any(number < dropped and plan.step <= through for dropped, through in self._drops):
+        said, placed = (term, number), (term, version)
+        if any(said < dropped and plan.step <= through for dropped, through in self._drops):
             return False
         held = self._held.get(plan.step)
         if held is not None:
-            held.number = max(held.number, number)
-            if version <= held.version:
+            if said[0] > held.number[0] and plan.progress != held.plan.progress:
+                raise EngineError(
+                    f"step {plan.step} was planned again and is another step now: planning must depend on the "
+                    "configuration, the seed and the data alone; see that strategy, cost functions and transforms do"
+                )
+            held.number = max(held.number, said)
+            if placed <= held.version:
                 return False
-            held.owners, held.version = owners, version
+            held.owners, held.version = owners, placed
             return True
         bucket_of = {rank: plan.bucket_of(rank) for rank in self.ranks}
         missing: dict[_Part, set[SampleId]] = {
@@ -116,8 +132,16 @@ class Shelf:
         }
         if plan.encoder is not None:
             missing |= {("images", rank): set(encoded_by(plan, rank)) for rank in self.ranks}
-        self._held[plan.step] = _Held(plan, owners, version, number, bucket_of, missing)
+        self._held[plan.step] = _Held(plan, owners, placed, said, bucket_of, missing)
         return True
+
+    def positions(self) -> dict[int, StateDict]:
+        """Return the run's position before steps of this generation, as far as what is held says it."""
+        return {step + 1: held.plan.progress for step, held in self._held.items()}
+
+    def owed_by(self, host: str) -> list[int]:
+        """Return the steps that still lack something that a host prepares."""
+        return [step for step in self._held if any(owner == host for owner, _ in self.needed(step))]
 
     def needed(self, step: int) -> dict[tuple[str, int], list[SampleId]]:
         """Return the samples that a step still lacks, by the (host, partition) that prepares them, in order."""
@@ -197,20 +221,22 @@ class Shelf:
         held = self._held.get(step)
         return None if held is None else held.plan.share_key(rank)
 
-    def drop(self, generation: int, through: int, *, number: int = 0) -> None:
+    def drop(self, generation: int, through: int, *, number: int = 0, term: int = 0) -> None:
         """Let go of the steps up to one, except those that were assigned by a later message.
 
         Args:
             generation: Of the run; an older one is ignored.
             through: The last step to let go of.
             number: Of the message; see `msd.coordinator.commands.Drop`.
+            term: Of the planner; see `assign`.
         """
         if not self._follow(generation):
             return
-        self._drops = [(n, t) for n, t in self._drops if n > number or t > through]
-        if not any(n >= number and t >= through for n, t in self._drops):
-            self._drops.append((number, through))
-        self._held = {step: held for step, held in self._held.items() if step > through or number < held.number}
+        said = (term, number)
+        self._drops = [(n, t) for n, t in self._drops if n > said or t > through]
+        if not any(n >= said and t >= through for n, t in self._drops):
+            self._drops.append((said, through))
+        self._held = {step: held for step, held in self._held.items() if step > through or said < held.number}
 
     def rewind(self, generation: int) -> None:
         """Begin a generation, with nothing held; one that is not newer changes nothing."""

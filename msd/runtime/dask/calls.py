@@ -17,6 +17,10 @@ class ActorGone(EngineError):
     """The process that held an actor is gone, or holds it no longer."""
 
 
+class Superseded(EngineError):
+    """A planner that was replaced spoke to somebody who follows the one in its place: it ends, quietly."""
+
+
 class HasRpc(Protocol):
     """A Dask worker or client: whatever can open connections."""
 
@@ -33,6 +37,28 @@ class Ref:
     """Of the worker."""
     name: str
     """For people."""
+
+
+class Fence:
+    """Remembers the highest planner term that an actor was shown, and refuses lower ones."""
+
+    def __init__(self, who: str) -> None:
+        """Admit any term; `who` names the actor in errors."""
+        self._who = who
+        self.term = 0
+
+    def admit(self, term: int) -> None:
+        """Follow a planner.
+
+        Raises:
+            Superseded: If one of a higher term was here before.
+        """
+        if term < self.term:
+            raise Superseded(
+                f"{self._who} follows the planner of term {self.term} and refuses one of term {term}, which was "
+                "replaced"
+            )
+        self.term = term
 
 
 async def call(node: HasRpc, ref: Ref, method: str, *args: Any, deadline_s: float) -> Any:

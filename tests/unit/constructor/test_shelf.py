@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -6,6 +8,7 @@ from msd.constructor.images import dummy_images
 from msd.constructor.shelf import Shelf
 from msd.core.mesh import Mesh
 from msd.core.sample import Sample, SampleId, SampleImages, SampleSlab
+from msd.errors import EngineError
 from msd.planner.planner import Planner
 from msd.planner.strategies.vlm_hybrid import vlm_hybrid
 from msd.testing.tables import LengthCost, Part, Row, feed_of, row, settings_of, steps_of
@@ -179,6 +182,33 @@ def test_a_drop_that_comes_late_does_not_undo_a_later_one():
     shelf.drop(0, 0, number=3)
     assert not shelf.assign(0, PLANS[1], owners_of(PLANS[1]), 1, number=8)
     assert shelf.assign(0, PLANS[3], owners_of(PLANS[3]), 1, number=8)
+
+
+def test_a_later_planner_speaks_whatever_the_one_before_it_counted():
+    shelf = shelf_of(steps=[0, 1])
+    shelf.assign(0, PLANS[2], owners_of(PLANS[2]), 7, number=30, term=1)
+    assert shelf.assign(0, PLANS[2], owners_of(PLANS[2], ("c", "c")), 1, number=1, term=2)
+    assert {host for host, _ in shelf.needed(2)} == {"c"}
+    shelf.drop(0, 2, number=31, term=1)
+    assert shelf.held_steps == [2]
+    shelf.drop(0, 2, number=2, term=2)
+    assert shelf.held_steps == []
+    assert not shelf.assign(0, PLANS[2], owners_of(PLANS[2]), 9, number=99, term=1)
+
+
+def test_a_step_that_a_later_planner_plans_otherwise_is_an_error():
+    shelf = shelf_of(steps=[1])
+    other = replace(PLANS[1], progress={**PLANS[1].progress, "step": 77})
+    with pytest.raises(EngineError, match="step 1 was planned again and is another step now"):
+        shelf.assign(0, other, owners_of(other), 1, term=1)
+
+
+def test_a_shelf_tells_positions_after_what_it_holds_and_which_steps_a_host_owes():
+    shelf = shelf_of(steps=[0, 2])
+    assert shelf.positions() == {1: PLANS[0].progress, 3: PLANS[2].progress}
+    fill(shelf, 0)
+    assert shelf.owed_by("a") == [2]
+    assert shelf.owed_by("c") == []
 
 
 ALBUMS = {"photos": [Row((Part(3 * n + 5, 3 * n, (n, 2 * n)),)) for n in (1, 4, 2)] * 20, "web": [row(30)] * 30}
