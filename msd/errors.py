@@ -9,6 +9,7 @@
     ├── BadSampleRateError    more samples failed than `on_error.max_rate` allows
     └── EngineError           a run cannot go on
         ├── ClosedError       used after `close()`
+        ├── LeaseError        the checkpoint belongs to another run
         └── DeadlineError     a wait ran out; the message names whom it waited for
 
 Every message says what was asked, what was found, and what to do.
@@ -69,6 +70,10 @@ class EngineError(MsdError):
 
 class ClosedError(EngineError):
     """An engine or client was used after `close()`."""
+
+
+class LeaseError(EngineError):
+    """The checkpoint belongs to another run, or was taken over by one."""
 
 
 class DeadlineError(EngineError):
