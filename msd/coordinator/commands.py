@@ -77,8 +77,22 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
+class Refuse:
+    """Have a constructor answer a rank that asks for a step of a generation with an error; a load is still taken."""
+
+    constructor: str
+    generation: int
+    rank: int
+    session: int
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class Journal:
-    """Make an edit durable, then say `Journalled(number)`: it takes effect only after that."""
+    """Make an edit durable, then say `Journalled(number)`: it takes effect only after that.
+
+    The `Replicate` that follows it holds the edit: one copy in another process is enough where there is no store.
+    """
 
     number: int
     edit: Edit
@@ -139,6 +153,7 @@ Command = (
     | Drop
     | Rewind
     | Finish
+    | Refuse
     | Planned
     | Journal
     | Avoid

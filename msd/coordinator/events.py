@@ -84,6 +84,14 @@ class Journalled:
 
 
 @dataclass(frozen=True, slots=True)
+class NotJournalled:
+    """An edit could not be made durable: it takes no effect. One that the run itself wanted ends the run."""
+
+    number: int
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """A clock that all waits are measured with has come to a time."""
 
@@ -126,6 +134,7 @@ Event = (
     | RowKilled
     | EditAsked
     | Journalled
+    | NotJournalled
     | TimePassed
     | StepAsked
     | BytesHeld

@@ -46,6 +46,15 @@ class Standing:
     """The highest session that was ever given out."""
     positions: Mapping[int, StateDict] = field(default_factory=dict)
     """The run's position before steps of this generation."""
+    isolated: tuple[tuple[str, int], ...] = ()
+    """(source, ordinal) of rows that may have ended a process."""
+    loads_before: int = 0
+    """Loads that a rank of which nothing is known counts as having made: its next one opens a generation."""
+    is_start_known: bool = True
+    """False: `start` is only the earliest position that a rank brought to a run that did not know it; a rank that comes
+    without a position must load."""
+    is_resumed: bool = False
+    """It was read from a store: ranks that went further may bring their position."""
 
 
 def merged(standings: Iterable[Standing]) -> Standing | None:
@@ -76,6 +85,10 @@ def merged(standings: Iterable[Standing]) -> Standing | None:
         ranks=tuple(ranks[rank] for rank in sorted(ranks)),
         num_sessions=max(standing.num_sessions for standing in known),
         positions=positions,
+        isolated=tuple(dict.fromkeys(row for standing in known for row in standing.isolated)),
+        loads_before=newest.loads_before,
+        is_start_known=newest.is_start_known,
+        is_resumed=newest.is_resumed,
     )
 
 

@@ -21,6 +21,9 @@ class _Edit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Who decided, for people."""
     when: str = ""
     """ISO 8601 time of the decision, for people; no input of anything."""
+    noted_at: int = 0
+    """The step that was to be planned next when it was journalled: positions before later steps tell of it, so that a
+    step planned again has the same position after it. Set by the coordinator."""
 
 
 class Suspend(_Edit, frozen=True, kw_only=True, tag="suspend"):

@@ -19,6 +19,10 @@ def standing_to_wire(standing: Standing) -> Wire:
         "ranks": [rank_to_wire(rank) for rank in standing.ranks],
         "num_sessions": standing.num_sessions,
         "positions": [[step, position] for step, position in sorted(standing.positions.items())],
+        "isolated": [list(row) for row in standing.isolated],
+        "loads_before": standing.loads_before,
+        "is_start_known": standing.is_start_known,
+        "is_resumed": standing.is_resumed,
     }
 
 
@@ -30,6 +34,7 @@ def standing_from_wire(wire: Wire) -> Standing:
             "edits": edits_from_state(wire["edits"]),
             "ranks": tuple(rank_from_wire(rank) for rank in wire["ranks"]),
             "positions": {int(step): position for step, position in wire["positions"]},
+            "isolated": tuple((source, ordinal) for source, ordinal in wire["isolated"]),
         }
     )
 
