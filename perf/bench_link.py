@@ -31,7 +31,7 @@ import numpy as np
 from machine import describe
 
 from msd.client import RankClient
-from msd.client.link import Address, Encoded, LinkServer, Moved, Place, Welcome, encode
+from msd.client.link import Address, Encoded, LinkServer, Load, Moved, Place, Stated, Welcome, encode
 from msd.client.remote import SocketTransport
 from msd.core.batch import Microbatch, RankBatch
 
@@ -70,7 +70,7 @@ class OneBatch:
         """Return nothing: here."""
         return []
 
-    def hello(self, rank: int, next_step: int | None, generation: int | None) -> Welcome:
+    def hello(self, rank: int, client: str, stated: Stated | None) -> Welcome:
         """Welcome any rank."""
         mesh = {"dp": 1, "pp": 1, "cp": 1, "tp": 1}
         return Welcome(session=1, mesh=mesh, generation=0, first_step=0, position="{}", deadline_s=60.0)
@@ -79,7 +79,7 @@ class OneBatch:
         """Return the batch under the step's number."""
         return encode(replace(self._batch, step=step))
 
-    def load(self, rank: int, session: int, load_id: str, state: dict[str, Any]) -> Moved:
+    def load(self, rank: int, session: int, load: Load) -> Moved:
         """Never asked for."""
         raise AssertionError
 

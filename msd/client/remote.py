@@ -10,13 +10,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from msd.client.link.batches import decode
 from msd.client.link.channel import Channel
 from msd.client.link.frames import Frame, Kind
-from msd.client.link.messages import Ended, Moved, error_of, moved_of, optional, value
+from msd.client.link.messages import Ended, Load, Moved, Stated, error_of, moved_of, optional, value
 from msd.client.link.prefetch import Prefetch
 from msd.client.link.reach import reach
 from msd.core.batch import RankBatch
@@ -38,11 +38,10 @@ _BYE_ID = 0
 
 
 @dataclass(eq=False)
-class _Load:
+class _Loading:
     """A load that the run has not answered yet; repeated on a new connection it is the same load."""
 
-    state: StateDict
-    load_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    load: Load
     error: MsdError | None = None
     is_done: bool = False
 
@@ -79,7 +78,9 @@ class SocketTransport:
         self._is_connected = False
         self._is_closing = False
         self._asked_at = 0.0
-        self._load: _Load | None = None
+        self._loading: _Loading | None = None
+        self._num_loads = 0
+        self._client = uuid.uuid4().hex
         self._waits_for = "the run to answer"
         self._error: Exception | None = None
         """Why nothing will come any more."""
@@ -123,7 +124,7 @@ class SocketTransport:
             self._prefetch.asks()
             if not self._prefetch.is_ready:
                 self._tell()
-                self._wait(lambda: self._prefetch.is_ready, f"for step {self._prefetch.next_step}")
+                self._wait(lambda: self._prefetch.is_ready, f"for step {self._prefetch.to_fetch}")
             batch = self._prefetch.hand_out()
             if batch is not None:
                 self._tell()
@@ -134,18 +135,19 @@ class SocketTransport:
         with self._changed:
             return self._prefetch.position
 
-    def load(self, rank: int, session: int, state: StateDict) -> None:
+    def load(self, rank: int, session: int, state: StateDict, *, force: bool = False) -> None:
         """Move the run to a saved position; see `RankClient.load_state_dict`."""
         with self._changed:
-            load = self._load = _Load(state)
+            load = Load(load_id=uuid.uuid4().hex, number=self._num_loads + 1, state=state, force=force)
+            loading = self._loading = _Loading(load)
             try:
                 self._say_load()
-                self._wait(lambda: load.is_done, "to load a state")
+                self._wait(lambda: loading.is_done, "to load a state")
             finally:
-                self._load = None
+                self._loading = None
                 self._tell()
-            if load.error is not None:
-                raise load.error
+            if loading.error is not None:
+                raise loading.error
 
     def disconnect(self, rank: int, session: int) -> None:
         """Release the rank; its thread and connection are gone afterwards."""
@@ -183,7 +185,7 @@ class SocketTransport:
 
     def _tell(self) -> None:
         """Ask for the next step if there is room, else say that the loop went on."""
-        if not self._is_connected or self._load is not None or self._is_closing:
+        if not self._is_connected or self._loading is not None or self._is_closing:
             return
         if request := self._prefetch.request():
             self._asked_at = time.monotonic()
@@ -192,10 +194,10 @@ class SocketTransport:
             self._say(Kind.TAKEN, notice)
 
     def _say_load(self) -> None:
-        if self._load is not None and self._is_connected:
+        if self._loading is not None and self._is_connected:
             # The run drops a request that is open for a load.
             self._prefetch.forget_request()
-            self._say(Kind.LOAD, {"id": _LOAD_ID, "load_id": self._load.load_id, "state": self._load.state})
+            self._say(Kind.LOAD, {"id": _LOAD_ID, **asdict(self._loading.load)})
 
     def _say(self, kind: Kind, header: dict[str, Any]) -> None:
         assert self._channel is not None
@@ -233,11 +235,10 @@ class SocketTransport:
                     pause_s = min(2 * pause_s, longest_s)
                 if self._is_closing:
                     return None
-                run, is_new = self._run, self._mesh is None
-                stated = (None, None) if is_new else (self._prefetch.next_step, self._prefetch.generation)
+                stated = self._stated()
             try:
                 channel, welcome = reach(
-                    self._address, self._rank, run=run, next_step=stated[0], generation=stated[1], adopt=self._adopt
+                    self._address, self._rank, client=self._client, stated=stated, adopt=self._adopt
                 )
             except OSError as error:
                 lost = error
@@ -248,6 +249,7 @@ class SocketTransport:
                 continue
             with self._changed:
                 self._run, self._session = channel.run, welcome.session
+                self._num_loads = max(self._num_loads, welcome.num_loads)
                 if self._follows_deadline:
                     self._deadline_s = welcome.deadline_s
                 self._mesh = Mesh(tuple(welcome.mesh.items()))
@@ -259,6 +261,17 @@ class SocketTransport:
                 self._tell()
                 self._changed.notify_all()
             return channel
+
+    def _stated(self) -> Stated | None:
+        if self._run is None:
+            return None
+        return Stated(
+            run=self._run,
+            generation=self._prefetch.generation,
+            next_step=self._prefetch.next_step,
+            num_loads=self._num_loads,
+            position=self._prefetch.position,
+        )
 
     def _adopt(self, channel: Channel) -> None:
         """Make a connection known to `disconnect`, which may cut it."""
@@ -319,10 +332,11 @@ class SocketTransport:
             ))  # fmt: skip
 
     def _heed_load(self, frame: Frame) -> None:
-        if self._load is None:
+        if self._loading is None:
             return
         if frame.kind == Kind.ERROR:
-            self._load.error = error_of(frame.header)
+            self._loading.error = error_of(frame.header)
         else:
             self._prefetch.restart(moved_of(frame.header))
-        self._load.is_done = True
+            self._num_loads = self._loading.load.number
+        self._loading.is_done = True

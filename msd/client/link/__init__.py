@@ -7,7 +7,7 @@ A trainer imports this, so it needs numpy and the standard library alone. See `f
 
 from msd.client.link.address import Address, write_rendezvous
 from msd.client.link.batches import Encoded, decode, encode
-from msd.client.link.messages import Ended, Moved, NotYet, Place, Welcome
+from msd.client.link.messages import Ended, Load, Moved, NotYet, Place, Stated, Welcome
 from msd.client.link.server import LinkHandler, LinkServer
 
 __all__ = [
@@ -16,9 +16,11 @@ __all__ = [
     "Ended",
     "LinkHandler",
     "LinkServer",
+    "Load",
     "Moved",
     "NotYet",
     "Place",
+    "Stated",
     "Welcome",
     "decode",
     "encode",

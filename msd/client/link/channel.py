@@ -11,6 +11,7 @@ from typing import Any
 from msd.client.link.address import Address, dial
 from msd.client.link.frames import Frame, Kind, receive_frame, send_frame, set_stall
 from msd.client.link.messages import error_of, value
+from msd.errors import EngineError
 
 STALL_S = 15.0
 """A server that says nothing, or stops in the middle of a frame, for so long is taken for lost."""
@@ -32,19 +33,23 @@ class Channel:
         self._is_closed = False
         set_stall(self._sock, STALL_S)
 
-    def open(self, run: str | None) -> None:
-        """Say who we are.
+    def open(self, run: str | None = None) -> None:
+        """Show the token and learn which run is there.
 
         Args:
-            run: That is expected; None takes what the address says, which may be any.
+            run: That is expected; None takes any.
 
         Raises:
             OSError: If the server falls silent.
-            MsdError: If it refuses us.
+            MsdError: If it refuses us, or is of another run.
         """
-        wanted = self.address.run if run is None else run
-        opened = self.ask(Kind.OPEN, {"run": wanted, "token": self.address.token, "version": version()})
+        opened = self.ask(Kind.OPEN, {"token": self.address.token, "version": version()})
         self.run = value(opened.header, "run", str)
+        if run is not None and run != self.run:
+            raise EngineError(
+                f"a rank of run {run} (msd {version()}) reached run {self.run} (msd "
+                f"{value(opened.header, 'version', str)}); take the present address of its run"
+            )
 
     def ask(self, kind: Kind, header: dict[str, Any], *, patience_s: float | None = None) -> Frame:
         """Send a request and wait for its answer; only before `receive` is used.

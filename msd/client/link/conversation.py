@@ -1,6 +1,6 @@
 """One connection, as the run sees it: checks who speaks, then answers until it ends.
 
-A rank says OPEN (run, token), may ask WHERE it is served, and says HELLO. Then it asks to TAKE one step at a time.
+A rank says OPEN (token), may ask WHERE it is served, and says HELLO. Then it asks to TAKE one step at a time.
 While a step is waited for, the rank may say TAKEN (its loop went on), LOAD or BYE; the wait is looked up from every
 `_SLICE_S`, which also shows that a rank is gone.
 """
@@ -25,8 +25,9 @@ from msd.client.link.messages import (
     Welcome,
     error_of,
     error_to_header,
-    optional,
+    load_of,
     places_to_header,
+    stated_of,
     value,
 )
 from msd.errors import EngineError, MsdError
@@ -118,20 +119,16 @@ class Conversation:
             self._end()
 
     def _open(self) -> None:
-        """Check that the other side speaks our protocol, belongs to the run and may come in."""
+        """Check that the other side speaks our protocol and may come in."""
         tune(self._sock)
         set_stall(self._sock, min(_OPEN_S, self._server.stall_s))
         frame = receive_frame(self._sock, max_header_bytes=_MAX_OPEN_BYTES, max_body_bytes=_NO_BODY)
         if frame.kind != Kind.OPEN:
             raise EngineError(f"a connection begins with OPEN ({int(Kind.OPEN)}), got a frame of kind {frame.kind}")
-        run, version = optional(frame.header, "run", str), value(frame.header, "version", str)
+        version = value(frame.header, "version", str)
         ours = f"run {self._server.run} (msd {self._server.version}, link protocol {protocol_name()})"
         if not hmac.compare_digest(value(frame.header, "token", str).encode(), self._server.token.encode()):
             raise EngineError(f"{ours} refuses the token of a rank with msd {version}; take the run's present address")
-        if run is not None and run != self._server.run:
-            raise EngineError(
-                f"a rank of run {run} (msd {version}) reached {ours}; take the present address of its run"
-            )
         set_stall(self._sock, self._server.stall_s)
         self._send(Kind.OPENED, {"run": self._server.run, "version": self._server.version})
 
@@ -189,9 +186,7 @@ class Conversation:
         if self._welcome is not None:
             raise EngineError(f"rank {self.rank} has said hello on this connection; open another")
         rank = value(header, "rank", int)
-        welcome = self._server.handler.hello(
-            rank, optional(header, "next_step", int), optional(header, "generation", int)
-        )
+        welcome = self._server.handler.hello(rank, value(header, "client", str), stated_of(header))
         if isinstance(welcome, NotYet):
             self._send(Kind.NOT_YET, {"id": number, **asdict(welcome)})
             return
@@ -243,9 +238,7 @@ class Conversation:
         self._server.note_seen()
         self._taken = (-1, -1)  # A load of the present generation goes back in it.
         try:
-            moved = self._server.handler.load(
-                self.rank, session, value(header, "load_id", str), value(header, "state", dict)
-            )
+            moved = self._server.handler.load(self.rank, session, load_of(header))
             self._send(Kind.MOVED, {"id": number, **asdict(moved)})
             self._note_seen(moved.generation)
         finally:

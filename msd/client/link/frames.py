@@ -24,7 +24,8 @@ from msd.core.arrays import UInt8Array
 from msd.errors import EngineError
 
 MAGIC = b"MSDL"
-PROTOCOL = (1, 0)
+PROTOCOL = (2, 0)
+"""2: a rank states its run, client, loads and position."""
 ALIGNMENT = 64
 MAX_HEADER_BYTES = 64 << 20
 """A state of many sources travels in a header."""

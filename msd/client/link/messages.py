@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import msd.errors
+from msd.core.state import StateDict
 from msd.errors import EngineError, MsdError
 
 _T = TypeVar("_T")
@@ -21,6 +22,22 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """Where a client that was connected before stands. A run that does not know it may continue from there."""
+
+    run: str
+    """That it was connected to last."""
+    generation: int
+    """Of that run."""
+    next_step: int
+    """That its loop asks for next: what was fetched ahead is not counted."""
+    num_loads: int
+    """How many loads of the rank the run has answered."""
+    position: str
+    """The run's position before `next_step`, as the JSON of a state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
     """A rank is connected."""
 
@@ -29,12 +46,30 @@ class Welcome:
     mesh: dict[str, int]
     """Axis sizes of the trainer mesh, outermost first."""
     generation: int
+    """The rank goes on at the step it stated if that was of this generation, else at `first_step`."""
     first_step: int
     """Of the generation: where a rank starts that has taken nothing of it."""
     position: str
     """The run's position before `first_step`, as the JSON of a state."""
     deadline_s: float
     """How long a rank of this run waits for anything, unless it was told otherwise."""
+    num_loads: int = 0
+    """How many loads of the rank the run has answered."""
+    origin: str = ""
+    """What the run's position comes from, for people, such as the checkpoint it resumed from; empty if it began new."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A client wants the run at a saved position."""
+
+    load_id: str
+    """One load keeps it, however often it is said."""
+    number: int
+    """It is the n-th load of the rank, from 1: one that was answered already opens nothing."""
+    state: StateDict
+    force: bool = False
+    """Take the state also where it differs in something that the run would refuse, as far as that has a meaning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +119,32 @@ def welcome_of(header: Mapping[str, Any]) -> Welcome:
         first_step=value(header, "first_step", int),
         position=value(header, "position", str),
         deadline_s=value(header, "deadline_s", float),
+        num_loads=value(header, "num_loads", int),
+        origin=value(header, "origin", str),
+    )
+
+
+def stated_of(header: Mapping[str, Any]) -> Stated | None:
+    """Return where the client of a header stands, or None for one that starts."""
+    if optional(header, "stated", dict) is None:
+        return None
+    stated = value(header, "stated", dict)
+    return Stated(
+        run=value(stated, "run", str),
+        generation=value(stated, "generation", int),
+        next_step=value(stated, "next_step", int),
+        num_loads=value(stated, "num_loads", int),
+        position=value(stated, "position", str),
+    )
+
+
+def load_of(header: Mapping[str, Any]) -> Load:
+    """Return the load in a header."""
+    return Load(
+        load_id=value(header, "load_id", str),
+        number=value(header, "number", int),
+        state=value(header, "state", dict),
+        force=value(header, "force", bool),
     )
 
 

@@ -17,10 +17,12 @@ class Prefetch:
     def __init__(self, *, depth: int) -> None:
         """Hold nothing, in no generation: `moved` begins."""
         self.generation = -1
+        self.to_fetch = 0
+        """The step that is fetched next."""
         self.next_step = 0
-        """To be fetched."""
+        """That the loop asks for next."""
         self.position = ""
-        """After the last batch handed out, as JSON."""
+        """After the last batch handed out, and so before `next_step`, as JSON."""
         self._depth = depth
         self._waiting: deque[RankBatch] = deque()
         self._outcome: MsdError | Ended | None = None
@@ -40,7 +42,8 @@ class Prefetch:
 
     def restart(self, moved: Moved) -> None:
         """Drop what is held and stand at the first step of a generation, also of the present one."""
-        self.generation, self.next_step, self.position = moved.generation, moved.first_step, moved.position
+        self.generation, self.position = moved.generation, moved.position
+        self.next_step = self.to_fetch = moved.first_step
         self._waiting.clear()
         self._outcome = self._asked = self._handed_out = None
         self._taken_through = self._told_through = moved.first_step - 1
@@ -68,7 +71,7 @@ class Prefetch:
         """
         if self._waiting:
             batch = self._waiting.popleft()
-            self._handed_out, self.position = batch.step, batch.progress
+            self._handed_out, self.next_step, self.position = batch.step, batch.step + 1, batch.progress
             return batch
         outcome, self._outcome = self._outcome, None
         if isinstance(outcome, MsdError):
@@ -86,7 +89,7 @@ class Prefetch:
             return None
         self._num_asked += 1
         self._asked = self._num_asked
-        return {"id": self._asked, "step": self.next_step, **self._taken()}
+        return {"id": self._asked, "step": self.to_fetch, **self._taken()}
 
     def notice(self) -> dict[str, Any] | None:
         """Return what to say of steps taken while a request is open, if there is news."""
@@ -101,10 +104,10 @@ class Prefetch:
         if not self.is_open(number):
             return
         self._asked = None
-        if batch.step != self.next_step:
-            self._outcome = EngineError(f"rank {batch.rank} asked for step {self.next_step} and got step {batch.step}")
+        if batch.step != self.to_fetch:
+            self._outcome = EngineError(f"rank {batch.rank} asked for step {self.to_fetch} and got step {batch.step}")
             return
-        self.next_step += 1
+        self.to_fetch += 1
         self._waiting.append(batch)
 
     def came_to(self, number: int, outcome: MsdError | Ended | None) -> None:

@@ -3,46 +3,42 @@
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import asdict
 
 from msd.client.link.address import Address, resolve
 from msd.client.link.channel import Channel
 from msd.client.link.frames import Frame, Kind
-from msd.client.link.messages import Place, Welcome, places_of, value, welcome_of
+from msd.client.link.messages import Place, Stated, Welcome, places_of, value, welcome_of
 
 _HELLO_S = 60.0
 """Whoever serves a rank may have to find out first where the run stands."""
 
 
 def reach(
-    address: str,
-    rank: int,
-    *,
-    run: str | None,
-    next_step: int | None,
-    generation: int | None,
-    adopt: Callable[[Channel], None],
+    address: str, rank: int, *, client: str, stated: Stated | None, adopt: Callable[[Channel], None]
 ) -> tuple[Channel, Welcome]:
     """Ask where a rank is served, go to the nearest place and say hello there.
 
     Args:
         address: Of a registry or constructor, or of a file that names one.
         rank: Of the trainer mesh.
-        run: That the rank belongs to; None takes the run that the address names, or any.
-        next_step: Wanted next by a rank that was connected before; None from one that starts.
-        generation: That `next_step` belongs to.
+        client: Who speaks for the rank.
+        stated: Where it stands if it was connected before: whoever serves it there decides whether it fits. One that
+            starts takes the run that the address names, or any.
         adopt: Called with each connection before anything is awaited on it, so that it can be cut; may raise.
 
     Raises:
         OSError: If it does not work now; worth another try.
         MsdError: If the rank is refused.
     """
-    channel = _dial(resolve(address), run, adopt)
+    at = resolve(address)
+    channel = _dial(at, at.run if stated is None else None, adopt)
     try:
         answer = _ready(channel.ask(Kind.WHERE, {"rank": rank}))
         nearest = _nearest(channel.address, places_of(answer.header))
         if nearest:
-            channel = _follow(channel, nearest, run, adopt)
-        hello = {"rank": rank, "next_step": next_step, "generation": generation}
+            channel = _follow(channel, nearest, adopt)
+        hello = {"rank": rank, "client": client, "stated": None if stated is None else asdict(stated)}
         return channel, welcome_of(_ready(channel.ask(Kind.HELLO, hello, patience_s=_HELLO_S)).header)
     except BaseException:
         channel.close()
@@ -83,13 +79,13 @@ def _nearest(present: Address, places: list[Place]) -> list[Address]:
     return [address for _, address in sorted(ranked, key=lambda entry: entry[0])]
 
 
-def _follow(channel: Channel, nearest: list[Address], run: str | None, adopt: Callable[[Channel], None]) -> Channel:
+def _follow(channel: Channel, nearest: list[Address], adopt: Callable[[Channel], None]) -> Channel:
     """Return a connection to the first address that answers, which may be the present one."""
     for number, address in enumerate(nearest):
         if address == channel.address:
             return channel
         try:
-            nearer = _dial(address, run, adopt)
+            nearer = _dial(address, channel.run, adopt)
         except OSError as error:
             if number == len(nearest) - 1:
                 raise ConnectionError(f"nobody answers at {address}: {error}") from None

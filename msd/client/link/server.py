@@ -16,8 +16,7 @@ from typing import Any, Protocol
 from msd.client.link.address import Address
 from msd.client.link.batches import Encoded
 from msd.client.link.conversation import Conversation
-from msd.client.link.messages import Ended, Moved, NotYet, Place, Welcome
-from msd.core.state import StateDict
+from msd.client.link.messages import Ended, Load, Moved, NotYet, Place, Stated, Welcome
 from msd.errors import EngineError
 
 _UNIX_PATH_BYTES = 107
@@ -36,13 +35,14 @@ class LinkHandler(Protocol):
         """Return where a rank is served; an empty list says: here."""
         ...
 
-    def hello(self, rank: int, next_step: int | None, generation: int | None) -> Welcome | NotYet:
+    def hello(self, rank: int, client: str, stated: Stated | None) -> Welcome | NotYet:
         """Connect a rank; an older session of it ends.
 
         Args:
             rank: Of the trainer mesh; to be checked.
-            next_step: What a rank that was connected before will ask for; None from one that starts.
-            generation: That the step belongs to.
+            client: Who speaks, unlike any other: the same one may come again, another one is another process or loop.
+            stated: Where a client stands that was connected before, perhaps to a run of another name: whoever serves
+                checks that, and continues there or refuses. None from one that starts.
         """
         ...
 
@@ -62,7 +62,7 @@ class LinkHandler(Protocol):
         """
         ...
 
-    def load(self, rank: int, session: int, load_id: str, state: StateDict) -> Moved:
+    def load(self, rank: int, session: int, load: Load) -> Moved:
         """Move the run to a saved position. A repeated `load_id` is the same load, not another."""
         ...
 
@@ -94,7 +94,7 @@ class LinkServer:
 
         Args:
             handler: Asked on behalf of ranks.
-            run: Identity of the run; a rank that expects another one is refused.
+            run: Identity of the run, which ranks are told.
             token: That ranks must show.
             version: Of msd, for messages.
             unix_path: Where to listen on this host besides; what a dead server left there is removed.

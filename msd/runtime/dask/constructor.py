@@ -18,7 +18,7 @@ from distributed import get_worker
 
 from msd.build import build_constructor
 from msd.client.link.batches import Encoded, encode
-from msd.client.link.messages import Ended, Moved, NotYet, Place, Welcome
+from msd.client.link.messages import Ended, Load, Moved, NotYet, Place, Stated, Welcome
 from msd.client.link.server import LinkServer
 from msd.config import PipelineConfig
 from msd.constructor.shelf import Shelf
@@ -54,6 +54,7 @@ class ConstructorActor:
             link: `token`, `version`, `unix` (whether to listen there), `host` and `port` to listen on.
         """
         self.name = name
+        self._run = run
         self._config = config
         self._deadline_s = config.runtime.deadline_s
         self._identity = identity
@@ -70,6 +71,8 @@ class ConstructorActor:
         self._waits_for = "the first plan"
         self._asked: dict[int, tuple[int, int]] = {}
         self._sessions: dict[int, int] = {}
+        self._clients: dict[int, str] = {}
+        """Who speaks for a rank in its session."""
         self._tasks = Tasks(self._broke)
         self._report_due: asyncio.Event | None = None
         self._directory: dict[int, Place] = {}
@@ -176,20 +179,25 @@ class ConstructorActor:
         place = self._directory.get(rank)
         return NotYet(waits_for="the constructors to be placed") if place is None else [place]
 
-    def hello(self, rank: int, next_step: int | None, generation: int | None) -> Welcome:
+    def hello(self, rank: int, client: str, stated: Stated | None) -> Welcome:
         """Connect a rank, or take one back that lost its connection."""
         self._config.place.check_rank(rank)
         if rank not in self._ranks:
             raise EngineError(f"constructor {self.name} does not serve rank {rank}; ask for the one that does")
         self._check_running()
-        if rank in self._sessions and next_step is None:
+        if rank in self._sessions and stated is None and self._clients[rank] != client:
             raise EngineError(
                 f"rank {rank} is connected already, and two clients of one rank would share its batches; close the "
                 "other one, or use the rank number of this process"
             )
-        answer = self._ask_planner("connect", rank, next_step, generation)
+        if stated is not None and stated.run != self._run:
+            raise EngineError(
+                f"a rank of run {stated.run} reached run {self._run}; take the present address of its run"
+            )
+        at = (None, None) if stated is None else (stated.next_step, stated.generation)
+        answer = self._ask_planner("connect", rank, *at)
         with self._changed:
-            self._sessions[rank] = answer["session"]
+            self._sessions[rank], self._clients[rank] = answer["session"], client
         return Welcome(
             mesh=self._config.place.as_dict(),
             session=answer["session"],
@@ -210,12 +218,12 @@ class ConstructorActor:
             raise answer.with_traceback(None)
         return NotYet(waits_for=self._waits_for) if answer is None else answer
 
-    def load(self, rank: int, session: int, load_id: str, state: StateDict) -> Moved:
+    def load(self, rank: int, session: int, load: Load) -> Moved:
         """Move the run to a saved position, or join the others there; the same load twice is one."""
         known = self._loads.get(rank)
-        if known is None or known[0] != load_id:
-            answer = self._ask_planner("load", rank, session, progress_of(state, self._identity))
-            self._loads[rank] = (load_id, Moved(**self._moved_to(answer)))
+        if known is None or known[0] != load.load_id:
+            answer = self._ask_planner("load", rank, session, progress_of(load.state, self._identity))
+            self._loads[rank] = (load.load_id, Moved(**self._moved_to(answer)))
         return self._loads[rank][1]
 
     def bye(self, rank: int, session: int) -> None:

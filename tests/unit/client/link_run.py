@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from msd.client.link.batches import Encoded, encode
-from msd.client.link.messages import Ended, Moved, NotYet, Place, Welcome
+from msd.client.link.messages import Ended, Load, Moved, NotYet, Place, Stated, Welcome
 from msd.client.link.server import LinkServer
 from msd.core.batch import SHARE_FIELDS, BatchMarker, EncoderShare, Microbatch, RankBatch, RowImages
 from msd.core.mesh import Mesh
-from msd.errors import StateError
+from msd.errors import EngineError, StateError
 
 ROW_FIELDS = ("input_ids", "labels", "position_ids", "segment_ids", "loss_mask", "cu_seqlens", "cu_seqlens_padded")
 IMAGE_FIELDS = ("pixels", "grids", "owner", "starts")
@@ -125,11 +125,16 @@ class ScriptedRun:
         self.ready, self.end, self.tokens = ready, end, tokens
         self.places: list[Place] | NotYet = []
         self.not_welcome: str | None = None
+        self.only_run: str | None = None
         self.deadline_s = 30.0
         self.error: Exception | None = None
-        self.hellos: list[tuple[int, int | None, int | None]] = []
+        self.hellos: list[tuple[int, Stated | None]] = []
+        self.clients: list[str] = []
+        self.num_loads = 0
+        self.origin = ""
         self.takes: list[tuple[int, int, int, int]] = []
         self.loads: dict[str, Moved] = {}
+        self.asked_loads: list[Load] = []
         self.farewells: list[int] = []
         self.losses: list[int] = []
         self.changed = threading.Condition()
@@ -144,11 +149,14 @@ class ScriptedRun:
         self.mesh.check_rank(rank)
         return self.places
 
-    def hello(self, rank: int, next_step: int | None, generation: int | None) -> Welcome | NotYet:
+    def hello(self, rank: int, client: str, stated: Stated | None) -> Welcome | NotYet:
         if self.not_welcome is not None:
             return NotYet(waits_for=self.not_welcome)
+        if self.only_run is not None and stated is not None and stated.run != self.only_run:
+            raise EngineError(f"a rank of run {stated.run} is not of run {self.only_run}")
         with self.changed:
-            self.hellos.append((rank, next_step, generation))
+            self.hellos.append((rank, stated))
+            self.clients.append(client)
             self.changed.notify_all()
             return Welcome(
                 session=len(self.hellos),
@@ -157,6 +165,8 @@ class ScriptedRun:
                 first_step=self.first_step,
                 position=position_after(self.first_step - 1, self.generation),
                 deadline_s=self.deadline_s,
+                num_loads=self.num_loads,
+                origin=self.origin,
             )
 
     def take(
@@ -174,16 +184,18 @@ class ScriptedRun:
             return encode(make_batch(step, generation=generation, tokens=self.tokens))
         return answer if answer is not None else NotYet(waits_for="source 'slow'")
 
-    def load(self, rank: int, session: int, load_id: str, state: dict[str, object]) -> Moved:
+    def load(self, rank: int, session: int, load: Load) -> Moved:
         with self.changed:
-            if load_id not in self.loads:
-                if state.get("kind") == "foreign":
+            self.asked_loads.append(load)
+            if load.load_id not in self.loads:
+                if load.state.get("kind") == "foreign" and not load.force:
                     raise StateError("cannot resume: the state is foreign")
                 self.generation += 1
-                self.first_step = state["step"] + 1
-                self.loads[load_id] = self.moved()
+                self.first_step = load.state["step"] + 1
+                self.num_loads = load.number
+                self.loads[load.load_id] = self.moved()
             self.changed.notify_all()
-            return self.loads[load_id]
+            return self.loads[load.load_id]
 
     def bye(self, rank: int, session: int) -> None:
         with self.changed:
@@ -194,6 +206,11 @@ class ScriptedRun:
         with self.changed:
             self.losses.append(rank)
             self.changed.notify_all()
+
+    def stated(self, number: int) -> tuple[int, int] | None:
+        """Return the generation and step that a rank stated with its n-th hello."""
+        stated = self.hellos[number][1]
+        return None if stated is None else (stated.generation, stated.next_step)
 
     def moved(self) -> Moved:
         return Moved(

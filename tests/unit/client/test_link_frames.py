@@ -20,7 +20,7 @@ def pair():
         end.close()
 
 
-def prefix(magic=b"MSDL", major=1, minor=0, kind=1, header=2, body=0):
+def prefix(magic=b"MSDL", major=2, minor=0, kind=1, header=2, body=0):
     return struct.pack(">4sBBHIQ", magic, major, minor, kind, header, body)
 
 
@@ -54,8 +54,8 @@ def test_a_body_far_larger_than_the_buffers_of_the_system_arrives(pair):
     ("raw", "message"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n", r"does not speak the msd link: it began with b'HTTP/1.1"),
-        (prefix(major=2), r"speaks link protocol 2.0, this one 1.0"),
-        (prefix(minor=9), r"speaks link protocol 1.9, this one 1.0"),
+        (prefix(major=1), r"speaks link protocol 1.0, this one 2.0"),
+        (prefix(minor=9), r"speaks link protocol 2.9, this one 2.0"),
         (prefix(header=2**31), r"a header of 2147483648 and a body of 0 bytes; at most 67108864"),
         (prefix(body=2**50), r"a body of 1125899906842624 bytes"),
         (prefix() + b"{]", "not JSON"),

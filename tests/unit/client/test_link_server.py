@@ -52,7 +52,7 @@ def opened(server):
         channels.append(channel)
         channel.open(None)
         if rank is not None:
-            assert channel.ask(Kind.HELLO, {"rank": rank}).kind == Kind.WELCOME
+            assert channel.ask(Kind.HELLO, {"rank": rank, "client": "a"}).kind == Kind.WELCOME
         return channel
 
     yield open_one
@@ -68,10 +68,10 @@ def threads():
 def test_a_rank_says_hello_and_takes_its_steps(opened, run, number):
     channel = opened(number)
     assert channel.run == "r1"
-    welcome = channel.ask(Kind.HELLO, {"rank": 1, "next_step": None, "generation": None})
+    welcome = channel.ask(Kind.HELLO, {"rank": 1, "client": "a", "stated": None})
     assert welcome.header == {
         "id": 0, "session": 1, "mesh": {"dp": 2, "pp": 1, "cp": 1, "tp": 1}, "generation": 0, "first_step": 0,
-        "position": position_after(-1), "deadline_s": run.deadline_s,
+        "position": position_after(-1), "deadline_s": run.deadline_s, "num_loads": 0, "origin": "",
     }  # fmt: skip
     for step in (0, 1, 0):
         frame = channel.ask(Kind.TAKE, {**TAKE, "step": step})
@@ -92,9 +92,8 @@ def test_a_server_for_all_hosts_gives_the_name_of_its_own(run):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"token": "wrong"}, r"run r1 \(msd 0.0-test, link protocol 1.0\) refuses the token of a rank with msd"),
+        ({"token": "wrong"}, r"run r1 \(msd 0.0-test, link protocol 2.0\) refuses the token of a rank with msd"),
         ({"token": ""}, "refuses the token"),
-        ({"run": "r2"}, r"a rank of run r2 \(msd .*\) reached run r1 \(msd 0.0-test"),
     ],
 )
 def test_a_stranger_is_refused_with_what_was_found(server, changes, message):
@@ -107,21 +106,21 @@ def test_a_stranger_is_refused_with_what_was_found(server, changes, message):
 def test_another_protocol_version_is_refused_with_both(server):
     with raw_socket(server) as sock:
         text = b'{"run":null,"token":"x","version":"9.9"}'
-        sock.sendall(struct.pack(">4sBBHIQ", b"MSDL", 2, 0, Kind.OPEN, len(text), 0) + text)
+        sock.sendall(struct.pack(">4sBBHIQ", b"MSDL", 1, 0, Kind.OPEN, len(text), 0) + text)
         set_stall(sock, 20.0)
         header = receive_frame(sock).header
     assert header["error"] == "EngineError"
-    assert "speaks link protocol 2.0, this one 1.0" in header["message"]
+    assert "speaks link protocol 1.0, this one 2.0" in header["message"]
 
 
 GARBAGE = [
     b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     bytes(range(256)) * 40,
-    struct.pack(">4sBBHIQ", b"MSDL", 1, 0, 1, 2**32 - 1, 0),
-    struct.pack(">4sBBHIQ", b"MSDL", 1, 0, 1, 2, 2**60) + b"{}",
-    struct.pack(">4sBBHIQ", b"MSDL", 1, 0, 1, 2, 0) + b"{}",
-    struct.pack(">4sBBHIQ", b"MSDL", 1, 0, 1, 4, 0) + b"null",
-    struct.pack(">4sBBHIQ", b"MSDL", 1, 0, Kind.TAKE, 2, 0) + b"{}",
+    struct.pack(">4sBBHIQ", b"MSDL", 2, 0, 1, 2**32 - 1, 0),
+    struct.pack(">4sBBHIQ", b"MSDL", 2, 0, 1, 2, 2**60) + b"{}",
+    struct.pack(">4sBBHIQ", b"MSDL", 2, 0, 1, 2, 0) + b"{}",
+    struct.pack(">4sBBHIQ", b"MSDL", 2, 0, 1, 4, 0) + b"null",
+    struct.pack(">4sBBHIQ", b"MSDL", 2, 0, Kind.TAKE, 2, 0) + b"{}",
 ]
 
 
@@ -136,7 +135,7 @@ def test_garbage_is_answered_in_words_and_leaves_the_others_served(server, opene
     assert neighbour.ask(Kind.TAKE, TAKE).kind == Kind.BATCH
 
 
-@pytest.mark.parametrize("raw", [b"", b"MSDL", struct.pack(">4sBBHIQ", b"MSDL", 1, 0, 1, 90, 0) + b'{"run":'])
+@pytest.mark.parametrize("raw", [b"", b"MSDL", struct.pack(">4sBBHIQ", b"MSDL", 2, 0, 1, 90, 0) + b'{"run":'])
 def test_a_stranger_that_says_no_more_is_hung_up_on(server, opened, monkeypatch, raw):
     monkeypatch.setattr(conversation, "_OPEN_S", 0.2)
     with raw_socket(server) as sock:
@@ -161,7 +160,7 @@ def test_a_request_that_makes_no_sense_is_refused_and_the_next_one_answered(open
     with pytest.raises(EngineError, match="does not know requests of kind 68"):
         channel.ask(Kind.BATCH, {})
     with pytest.raises(EngineError, match="rank 0 has said hello"):
-        channel.ask(Kind.HELLO, {"rank": 1})
+        channel.ask(Kind.HELLO, {"rank": 1, "client": "a"})
     assert channel.ask(Kind.TAKE, TAKE).kind == Kind.BATCH
 
 
@@ -228,7 +227,7 @@ def test_a_rank_that_stops_reading_is_given_up_and_the_others_are_served(run):
         slow, other = (Channel(Address.parse(url(server))) for _ in range(2))
         for rank, channel in enumerate((slow, other)):
             channel.open(None)
-            channel.ask(Kind.HELLO, {"rank": rank})
+            channel.ask(Kind.HELLO, {"rank": rank, "client": "a"})
         slow.send(Kind.TAKE, {"id": 1, **TAKE})
         assert other.ask(Kind.TAKE, TAKE).kind == Kind.BATCH
         run.until(lambda: run.losses == [0])
@@ -271,7 +270,7 @@ def test_closing_ends_every_thread_and_removes_the_socket(run):
         channels = [Channel(Address.parse(url(server, number))) for number in (0, 1)]
         for rank, channel in enumerate(channels):
             channel.open(None)
-            channel.ask(Kind.HELLO, {"rank": rank})
+            channel.ask(Kind.HELLO, {"rank": rank, "client": "a"})
             channel.send(Kind.TAKE, {"id": 1, **TAKE, "wait_s": 30.0})
         run.until(lambda: len(run.takes) == 2)
         server.close()

@@ -15,7 +15,7 @@ from msd.client import RankClient
 from msd.client.link.address import Address, write_rendezvous
 from msd.client.link.channel import Channel
 from msd.client.link.frames import Kind
-from msd.client.link.messages import Place
+from msd.client.link.messages import Place, Stated
 from msd.client.link.server import LinkServer
 from msd.client.remote import SocketTransport
 from msd.errors import ClosedError, DeadlineError, EngineError
@@ -104,11 +104,14 @@ def test_a_connection_cut_in_the_middle_of_a_frame_is_made_again_and_no_byte_dif
     with Proxy(server, cuts) as proxy, RankClient(SocketTransport(proxy.url, deadline_s=30.0), rank=0) as client:
         assert [contents(next(client)) for _ in range(12)] == [expected(step) for step in range(12)]
         assert not proxy.cuts
-    assert run.hellos[0] == (0, None, None)
-    # Each time the rank says what it lacks: what had arrived is not fetched again.
-    stated = [step for _, step, _ in run.hellos if step is not None]
+    assert run.stated(0) is None
+    # Each time the same client says where its loop stands, once it has heard that it is welcome.
+    assert len(set(run.clients)) == 1
+    stated = [at for _, at in run.hellos if at is not None]
     assert len(stated) >= 3
-    assert stated == sorted(stated)
+    assert [at.next_step for at in stated] == sorted(at.next_step for at in stated)
+    assert all(at.position == position_after(at.next_step - 1) for at in stated)
+    # What had arrived is not fetched again.
     fetched = [step for _, _, step, _ in run.takes]
     assert fetched == sorted(fetched)
 
@@ -123,7 +126,9 @@ def test_what_was_fetched_is_handed_out_while_the_run_is_away(run):
         assert [next(client).step for _ in range(3)] == [1, 2, 3]
         with LinkServer(run, port=address.port, **SETTINGS):
             assert contents(next(client)) == expected(4)
-            assert run.hellos[1:] == [(0, 4, 0)]
+            assert run.hellos[1:] == [
+                (0, Stated(run="r1", generation=0, next_step=4, num_loads=0, position=position_after(3)))
+            ]
 
 
 def test_a_run_that_ends_says_so_and_what_was_fetched_is_handed_out_first(server):
@@ -154,7 +159,7 @@ def test_a_rank_that_does_not_listen_does_not_hold_up_the_end(run, monkeypatch):
     run.tokens = 1 << 22
     with LinkServer(run, **SETTINGS) as server, contextlib.closing(Channel(Address.parse(url(server)))) as channel:
         channel.open(None)
-        channel.ask(Kind.HELLO, {"rank": 0, "next_step": None, "generation": None})
+        channel.ask(Kind.HELLO, {"rank": 0, "client": "a", "stated": None})
         channel.send(Kind.TAKE, {"id": 1, "generation": 0, "step": 0, "taken_through": -1, "wait_s": 1.0})
         began = time.monotonic()
         server.close(ClosedError("the run was closed"))
@@ -187,17 +192,33 @@ def test_a_run_that_stays_away_ends_the_wait(run):
             next(client)
 
 
-def test_another_run_at_the_address_is_not_taken_for_ours(run):
+@pytest.fixture
+def other_run(run):
+    """Takes the place of the run that a rank is connected to, and yields with a rank that has two steps at hand."""
     server = LinkServer(run, **SETTINGS)
-    port = Address.parse(url(server)).port
-    with RankClient(SocketTransport(url(server), deadline_s=30.0, prefetch=1), rank=0) as client:
+    other, port = ScriptedRun(tokens=TOKENS), Address.parse(url(server)).port
+    with RankClient(SocketTransport(url(server, run="r1"), deadline_s=30.0, prefetch=1), rank=0) as client:
         next(client)
         until_held(client, 1)
         server.close()
-        with LinkServer(ScriptedRun(), port=port, **{**SETTINGS, "run": "r2"}):
-            next(client)
-            with pytest.raises(EngineError, match=r"a rank of run r1 .* reached run r2"):
-                next(client)
+        with LinkServer(other, port=port, **{**SETTINGS, "run": "r2"}):
+            yield other, client
+
+
+def test_another_run_at_the_address_hears_of_ours_and_may_refuse(other_run):
+    other, client = other_run
+    other.only_run = "r2"
+    next(client)
+    with pytest.raises(EngineError, match=r"a rank of run r1 is not of run r2"):
+        next(client)
+
+
+def test_a_run_started_again_may_go_on_where_its_ranks_stand(other_run):
+    other, client = other_run
+    found = [contents(next(client)) for _ in range(5)]
+    assert found == [expected(step) for step in range(1, 6)]
+    assert other.hellos[0][1].run == "r1"
+    assert other.takes[0][2] == 2  # What was fetched before is not fetched again.
 
 
 def test_a_rank_asks_anew_where_it_is_served_when_its_constructor_is_gone(run):
@@ -210,15 +231,15 @@ def test_a_rank_asks_anew_where_it_is_served_when_its_constructor_is_gone(run):
             registry_run.places = [Place(host="a", addresses=(*first_server.addresses, *second_server.addresses))]
             first_server.close()
             assert [contents(next(client)) for _ in range(5)] == [expected(step, 1) for step in range(1, 6)]
-        assert second.hellos[0][2] == 0
+        assert second.stated(0)[0] == 0
 
 
 def test_a_load_that_is_cut_off_is_repeated_as_the_same_load(run):
     server = LinkServer(run, **SETTINGS)
     is_cut, answer = threading.Event(), run.load
 
-    def load_then_die(rank, session, load_id, state):
-        moved = answer(rank, session, load_id, state)
+    def load_then_die(rank, session, load):
+        moved = answer(rank, session, load)
         if not is_cut.is_set():
             is_cut.set()
             for conversation in list(server._conversations):
@@ -248,7 +269,7 @@ def test_a_run_that_falls_silent_is_left_for_a_new_connection(server, run, monke
     with RankClient(SocketTransport(url(server), deadline_s=30.0), rank=0) as client:
         assert [contents(next(client)) for _ in range(4)] == [expected(step) for step in range(4)]
     assert silent.is_set()
-    assert run.hellos[1] == (0, 2, 0)
+    assert run.stated(1) == (0, 2)
 
 
 SERVE = """
