@@ -1,0 +1,130 @@
+"""Ranks of a run that is disturbed: threads of this process, or programs that are started again from their own state.
+
+As a program: python fault_ranks.py ADDRESS RANK STEPS PACE_S FOLDER
+"""
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msd
+from msd.client import RankClient
+from msd.testing.scenarios import digest
+
+DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One step of one rank."""
+
+    step: int
+    digest: str | None
+    """None where the data has ended."""
+    wait_s: float
+    """How long the loop waited for it."""
+    at: float
+    """When it came, on the machine's monotonic clock."""
+    sample_ids: tuple[tuple[str, int, int], ...] = ()
+
+
+def take(
+    client: RankClient, steps: int, pace_s: float, on_taken: Callable[[Taken], None], *, is_over: threading.Event
+) -> None:
+    """Take steps as a training loop does, `pace_s` of work a step, up to step `steps` or the end of the data."""
+    step = -1
+    while step < steps - 1 and not is_over.is_set():
+        asked_at = time.monotonic()
+        batch = next(client, None)
+        came_at = time.monotonic()
+        if batch is None:
+            on_taken(Taken(step + 1, None, came_at - asked_at, came_at))
+            return
+        step = batch.step
+        ids = tuple(tuple(one) for one in batch.sample_ids)
+        on_taken(Taken(step, digest(batch), came_at - asked_at, came_at, ids))
+        is_over.wait(pace_s)
+
+
+class ThreadRank:
+    """A rank in this process; it is not dealt with."""
+
+    def __init__(self, address: str, rank: int, steps: int, pace_s: float) -> None:
+        self.rank = rank
+        self.taken: list[Taken] = []
+        self.error: Exception | None = None
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(address, steps, pace_s), name=f"rank-{rank}")
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    @property
+    def next_step(self) -> int:
+        """The step after the latest."""
+        if self.error is not None:
+            raise self.error
+        return self.taken[-1].step + 1 if self.taken else 0
+
+    def read(self) -> list[Taken]:
+        """Return what it has taken so far."""
+        if self.error is not None:
+            raise self.error
+        return list(self.taken)
+
+    def end(self) -> None:
+        """Have it stop after the step that it waits for."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self, address: str, steps: int, pace_s: float) -> None:
+        try:
+            with msd.connect(address, rank=self.rank, deadline_s=DEADLINE_S) as client:
+                take(client, steps, pace_s, self.taken.append, is_over=self._is_over)
+        except Exception as error:
+            self.error = error
+
+
+def read_taken(path: Path) -> list[Taken]:
+    """Return what a program wrote; a last line that a kill cut off does not count."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    taken = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            one = json.loads(line)
+            taken.append(Taken(**one | {"sample_ids": tuple(tuple(each) for each in one["sample_ids"])}))
+    return taken
+
+
+def main() -> None:
+    """Go on from the state that lies in the folder, if one does; keep the state after each step."""
+    address, rank, steps, pace_s, folder = sys.argv[1], *map(int, sys.argv[2:4]), float(sys.argv[4]), Path(sys.argv[5])
+    state = folder / f"state-{rank}.json"
+    with (
+        msd.connect(address, rank=rank, deadline_s=DEADLINE_S) as client,
+        (folder / f"rank-{rank}.jsonl").open("a") as out,
+    ):
+        if state.exists():
+            out.write("\n")  # What a kill cut off ends here.
+            client.load_state_dict(json.loads(state.read_text()))
+
+        def keep(taken: Taken) -> None:
+            out.write(json.dumps(asdict(taken)) + "\n")
+            out.flush()
+            whole = state.with_suffix(".tmp")
+            whole.write_text(json.dumps(client.state_dict()))
+            os.replace(whole, state)
+
+        take(client, steps, pace_s, keep, is_over=threading.Event())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""A served run that is disturbed on a schedule, beside what it would have been undisturbed.
+
+Every process is a program of its own, as for users: `msd serve`, started again whenever it ends, as a service
+manager does; its workers; ranks. Nothing here knows what the run does about a fault: it looks at what ranks receive,
+how long they waited, and what is left in the end.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from fault_outcome import Outcome, Struck
+from fault_ranks import ThreadRank
+from fault_schedule import Fault
+from fault_services import ProgramRank, Service, command_of, is_alive, listens, worker_name
+from processes import Start, descendants, programs, wait_until
+
+RANK = Path(__file__).with_name("fault_ranks.py")
+TICK_S = 0.01
+THERE_S = 40.0
+"""A process that is to be dealt with is there within this."""
+ENDS_S = 30.0
+
+
+class FaultyRun:
+    """Serves a configuration, has ranks take it, and deals faults."""
+
+    def __init__(self, start: Start, folder: Path, config: Path, *, settings: Sequence[object] = ()) -> None:
+        """Get ready.
+
+        Args:
+            start: Starts programs.
+            folder: For what ranks write, and a folder of temporary files that has to be empty in the end.
+            config: As `write_config` wrote it.
+            settings: More arguments of `msd serve`.
+        """
+        self._start, self._folder = start, folder
+        self._temporary = Path(tempfile.mkdtemp(prefix="mf-", dir="/tmp"))
+        self._env = {"TMPDIR": str(self._temporary)}
+        self._seen: set[int] = set()
+        self._paused: list[tuple[float, int]] = []
+        self.rendezvous = folder / "address.json"
+        self.services: dict[str, Service] = {}
+        self.ranks: list[ThreadRank | ProgramRank] = []
+        options = ("--rendezvous", self.rendezvous, *settings)
+        token = {"MSD_TOKEN": "of-a-run-that-is-disturbed"}
+        self.serve = self.service("serve", "-m", "msd.cli.main", "serve", config, *options, env=token)
+
+    def service(self, name: str, *command: object, env: dict[str, str] | None = None) -> Service:
+        """Add a program that is started again whenever it ends."""
+        self.services[name] = Service(self._start, name, command, self._env | (env or {}))
+        return self.services[name]
+
+    def scheduler(self, port: int) -> Service:
+        """Add a Dask scheduler, and wait until it listens."""
+        if not (settings := self._folder / "dask.yaml").exists():
+            settings.write_text(self._start("settings", "-m", "msd.cli.main", "serve", "--dask-config").wait(30))
+        one = ("--host", "127.0.0.1", "--no-dashboard", "--port", port, "--no-show")
+        env = {"DASK_CONFIG": str(settings)}
+        found = self.service("scheduler", "-m", "distributed.cli.dask_scheduler", *one, env=env)
+        found.tick()
+        wait_until(lambda: listens(port), 30, "the scheduler")
+        return found
+
+    def worker(self, name: str, scheduler: str, *options: object) -> Service:
+        """Add a Dask worker of that scheduler."""
+        one = ("--name", name, "--nthreads", 1, "--no-nanny", "--no-dashboard", "--memory-limit", 0)
+        place = ("--host", "127.0.0.1", "--local-directory", self._folder, *options)
+        env = {"DASK_CONFIG": str(self._folder / "dask.yaml")}
+        return self.service(name, "-m", "distributed.cli.dask_worker", scheduler, *one, *place, env=env)
+
+    def begin(self, ranks: int, steps: int, *, pace_s: float, as_programs: bool = False) -> None:
+        """Serve, and start ranks."""
+        self.steps = steps
+        self.tick()
+        for rank in range(ranks):
+            if as_programs:
+                out, arguments = self._folder / f"rank-{rank}.jsonl", (rank, steps, pace_s, self._folder)
+                one = self.service(f"rank-{rank}", RANK, self.rendezvous.as_uri(), *arguments)
+                self.ranks.append(ProgramRank(one, out, rank))
+            else:
+                self.ranks.append(ThreadRank(self.rendezvous.as_uri(), rank, steps, pace_s))
+
+    def go_through(self, faults: Sequence[Fault], *, timeout_s: float = 80.0) -> Outcome:
+        """Deal the faults, wait for the ranks, end everything in good order."""
+        outcome, deadline = Outcome(), time.monotonic() + timeout_s
+        for fault in faults:
+            self._wait(lambda fault=fault: self.reached() > fault.at_step, deadline, f"step {fault.at_step}")
+            if all(rank.is_done for rank in self.ranks):
+                break
+            outcome.struck.append(self._strike(fault))
+        self._wait(lambda: all(rank.is_done for rank in self.ranks), deadline, "the ranks to have taken every step")
+        outcome.read({rank.rank: rank.read() for rank in self.ranks})
+        self._end(outcome)
+        return outcome
+
+    def reach(self, step: int, *, timeout_s: float = 60.0) -> None:
+        """Wait until every rank has taken a step."""
+        self._wait(lambda: self.reached() > step, time.monotonic() + timeout_s, f"step {step}")
+
+    def alive(self) -> set[int]:
+        """Return the processes of the run, ranks left out, that are there now."""
+        served = self.serve.pid
+        if served is not None:
+            self._seen |= {served, *descendants(served)}
+        ranks = {service.pid for name, service in self.services.items() if name.startswith("rank-")}
+        return {pid for pid in self._seen - ranks if is_alive(pid)}
+
+    def reached(self) -> int:
+        """Return the step that the slowest rank asks for next."""
+        return min(rank.next_step for rank in self.ranks)
+
+    def pids(self, target: str) -> tuple[int, ...]:
+        """Return the processes of a service, or of a Dask worker that the run started."""
+        if target in self.services:
+            pid = self.services[target].pid
+            return () if pid is None else (pid,)
+        served = self.serve.pid
+        found = [] if served is None else [pid for pid in descendants(served) if worker_name(pid) == target]
+        return tuple(pid for pid in found if is_alive(pid))
+
+    def close(self) -> None:
+        """End what still runs, however the run went."""
+        for service in self.services.values():
+            service.is_wanted = False
+        for rank in self.ranks:
+            rank.end()
+        for pid in self._seen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for path in sorted(self._temporary.rglob("*"), reverse=True):
+            with contextlib.suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
+        with contextlib.suppress(OSError):
+            self._temporary.rmdir()
+
+    def told(self) -> str:
+        """Return the last words of every program, for the message of a failure."""
+        return "\n".join(
+            f"--- {name}: {service.output[-1500:]}" for name, service in self.services.items() if service.program
+        )
+
+    def _strike(self, fault: Fault) -> Struck:
+        self._wait(lambda: bool(self.pids(fault.target)), time.monotonic() + THERE_S, f"{fault.target} to be there")
+        pids = self.pids(fault.target)
+        number = {"kill": signal.SIGKILL, "term": signal.SIGTERM}.get(fault.how, signal.SIGSTOP)
+        at = time.monotonic()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            if fault.how == "pause":
+                self._paused.append((at + fault.back_after_s, pid))
+        return Struck(fault, at, pids)
+
+    def _wait(self, is_so: Callable[[], bool], deadline: float, what: str) -> None:
+        while not is_so():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited too long for {what}; ranks are at step {self.reached()}\n{self.told()}")
+            self.tick()
+            time.sleep(TICK_S)
+
+    def tick(self) -> None:
+        """Start again what has ended, and wake what was paused long enough."""
+        now = time.monotonic()
+        for due, pid in [one for one in self._paused if one[0] <= now]:
+            self._paused.remove((due, pid))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        for service in self.services.values():
+            service.tick()
+            if service.pid is not None:
+                self._seen.add(service.pid)
+        if self.serve.pid is not None:
+            self._seen |= descendants(self.serve.pid)
+
+    def _end(self, outcome: Outcome) -> None:
+        """End the programs as a service manager does, the run first, and look at what stays."""
+        for service in self.services.values():
+            service.is_wanted = False
+        for _, pid in self._paused:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self._paused.clear()
+        for service in self.services.values():
+            if service.pid is not None and service.program is not None:
+                status = service.program.stop(ENDS_S)
+                if status and service is self.serve:
+                    outcome.left.append(f"msd serve ended with {status}: {service.output[-1500:]}")
+        deadline = time.monotonic() + ENDS_S
+        while (alive := [pid for pid in self._seen if is_alive(pid)]) and time.monotonic() < deadline:
+            time.sleep(TICK_S)
+        outcome.left += [f"process {pid}: {command_of(pid)}" for pid in alive]
+        outcome.left += [f"file {path}" for path in self._temporary.glob("msd-*")]
+        if self.rendezvous.exists():
+            outcome.left.append(f"file {self.rendezvous}")
+
+
+@contextlib.contextmanager
+def faulty(folder: Path, config: Path, *, settings: Sequence[object] = ()) -> Iterator[FaultyRun]:
+    """Yield a run that is ended whatever happens."""
+    with programs(folder) as start:
+        run = FaultyRun(start, folder, config, settings=settings)
+        try:
+            yield run
+        finally:
+            run.close()
+
+
+def standing_cluster(run: FaultyRun, workers: Sequence[str]) -> str:
+    """Add a scheduler and workers that are services of their own; return the scheduler's address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    run.scheduler(port)
+    address = f"tcp://127.0.0.1:{port}"
+    for name in workers:
+        run.worker(name, address)
+    return address

@@ -1,0 +1,97 @@
+"""Programs that are started again whenever they end, and what /proc says of processes."""
+
+import contextlib
+import json
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from fault_ranks import Taken, read_taken
+from processes import Program, Start
+
+
+@dataclass
+class Service:
+    """A program that is started again whenever it ends."""
+
+    start: Start
+    name: str
+    command: tuple[object, ...]
+    env: dict[str, str]
+    is_wanted: bool = True
+    starts: int = 0
+    program: Program | None = None
+
+    def tick(self) -> None:
+        """Start it unless it runs."""
+        if self.is_wanted and (self.program is None or self.program.process.poll() is not None):
+            self.program = self.start(f"{self.name}.{self.starts}", *self.command, env=self.env)
+            self.starts += 1
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs; None between two of them."""
+        running = self.program is not None and self.program.process.poll() is None
+        return self.program.process.pid if running and self.program is not None else None
+
+    @property
+    def output(self) -> str:
+        return "" if self.program is None else self.program.output
+
+
+class ProgramRank:
+    """A rank that is a service: killed, it goes on from its own state."""
+
+    def __init__(self, service: Service, out: Path, rank: int) -> None:
+        self.service, self.rank, self._out = service, rank, out
+        self._seen_bytes = self._next_step = 0
+
+    @property
+    def is_done(self) -> bool:
+        program = self.service.program
+        if program is None or program.process.poll() != 0:
+            return False
+        self.service.is_wanted = False
+        return True
+
+    def read(self) -> list[Taken]:
+        """Return what it has taken so far, over all its lives."""
+        return read_taken(self._out)
+
+    @property
+    def next_step(self) -> int:
+        """The step after the latest that it wrote down."""
+        if self._out.exists():
+            with self._out.open("rb") as file:
+                file.seek(self._seen_bytes)
+                while (line := file.readline()).endswith(b"\n"):
+                    self._seen_bytes = file.tell()
+                    with contextlib.suppress(ValueError):
+                        self._next_step = max(self._next_step, json.loads(line)["step"] + 1)
+        return self._next_step
+
+    def end(self) -> None:
+        self.service.is_wanted = False
+
+
+def worker_name(pid: int) -> str | None:
+    words = command_of(pid).split()
+    return words[words.index("--name") + 1] if "distributed.cli.dask_worker" in words and "--name" in words else None
+
+
+def command_of(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
+
+
+def listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def is_alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

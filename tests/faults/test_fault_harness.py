@@ -1,0 +1,74 @@
+"""What the tests of faults stand on: schedules come from their seeds, and what differs or stays is seen."""
+
+import signal
+
+import pytest
+from fault_data import cast_of, undisturbed, write_config
+from fault_outcome import Outcome
+from fault_ranks import Taken
+from fault_run import faulty
+from fault_schedule import Fault, drawn, in_turn
+from processes import Program
+
+STEPS = 40
+
+
+def test_a_schedule_comes_from_its_seed_and_keeps_its_bounds():
+    cast = cast_of(shadows=1, compact=False)
+    schedules = [drawn(seed, cast, first=10, last=90, apart=10) for seed in range(50)]
+    assert schedules == [drawn(seed, cast, first=10, last=90, apart=10) for seed in range(50)]
+    assert len(set(schedules)) > 40
+    faults = [fault for schedule in schedules for fault in schedule]
+    assert all(10 <= fault.at_step <= 90 for fault in faults)
+    assert {fault.target for fault in faults} == {*cast.workers, *cast.others}
+    assert {fault.how for fault in faults} == {"kill", "freeze", "pause", "term"}
+    assert all(fault.how in cast.hows(fault.target) for fault in faults)
+    assert any(len(schedule) > len({fault.at_step for fault in schedule}) for schedule in schedules)
+
+
+def test_every_way_of_every_target_comes_once_in_turn():
+    cast = cast_of()
+    faults = in_turn(cast, first=5, apart=10)
+    assert {(fault.target, fault.how) for fault in faults} == {
+        (target, how) for target in (*cast.workers, *cast.others) for how in cast.hows(target)
+    }
+    assert [fault.at_step for fault in faults] == [5 + 10 * number for number in range(len(faults))]
+
+
+def test_a_step_that_differs_or_is_missing_or_comes_twice_and_not_alike_is_told():
+    outcome = Outcome()
+    outcome.read({0: [Taken(0, "a", 0.1, 1.0), Taken(1, "b", 0.1, 2.0)]})
+    outcome.check({(0, 0): "a", (1, 0): "b"})
+    for expected in ({(0, 0): "a", (1, 0): "c"}, {(0, 0): "a"}, {(0, 0): "a", (1, 0): "b", (2, 0): "c"}):
+        with pytest.raises(AssertionError, match="differ"):
+            outcome.check(expected)
+    again = Outcome()
+    again.read({0: [Taken(0, "a", 0.1, 1.0), Taken(0, "c", 0.1, 2.0)]})
+    with pytest.raises(AssertionError, match="step 0 of rank 0: a, then c"):
+        again.check({(0, 0): "a"})
+
+
+@pytest.mark.cluster
+@pytest.mark.faults
+@pytest.mark.timeout(90)
+def test_a_killed_host_is_struck_where_the_schedule_says_and_a_file_that_stays_is_seen(tmp_path, monkeypatch):
+    config, killed = write_config(tmp_path / "data"), []
+    with faulty(tmp_path, config) as run:
+        run.begin(2, STEPS, pace_s=0.02)
+        monkeypatch.setattr(Program, "stop", leaving_a_file(run, Program.stop))
+        outcome = run.go_through([Fault(12, "msd-loader-1", "kill")])
+        killed = [struck.fault.target for struck in outcome.struck]
+    assert killed == ["msd-loader-1"]
+    assert outcome.left == [f"file {run._temporary / 'msd-stays'}"]
+    outcome.left.clear()
+    outcome.check(undisturbed(config, STEPS))
+    assert not run._temporary.exists()
+
+
+def leaving_a_file(run, stop):
+    def stopped(program: Program, timeout_s: float = 15.0) -> int:
+        (run._temporary / "msd-stays").touch()
+        assert program.process.poll() != -signal.SIGKILL
+        return stop(program, timeout_s)
+
+    return stopped
