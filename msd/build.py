@@ -18,7 +18,7 @@ from msd.core.mesh import Mesh
 from msd.core.order import SourceOrder, auto_window_blocks
 from msd.core.plan import StepPlan
 from msd.core.sample import Failure
-from msd.core.state import StateDict, fingerprint
+from msd.core.state import StateDict, canonical_json, fingerprint
 from msd.cost.analytic import build_cost
 from msd.errors import ConfigError
 from msd.loader.loader import SourceLoader
@@ -38,6 +38,7 @@ PAYLOAD_BYTES = 512 << 20
 """Payload that the loaders of one process hold in all; what is dropped is made again from its address."""
 
 _FEEDBACK = "mixture.feedback"
+_READ_BYTES = 512
 
 
 def cache_dir() -> Path:
@@ -263,7 +264,7 @@ def identity(
 ) -> StateDict:
     """Return what the order and content of a run depend on: kept in every state.
 
-    Settings by the name they have in a configuration, as they are; what belongs to a source as fingerprints.
+    Settings by the name they have in a configuration, as they are; data and transforms of a source as fingerprints.
     """
     parts: dict[str, Any] = {
         "seed": config.seed,
@@ -281,13 +282,17 @@ def identity(
         # The length of a sequence has its own entry; it is not to be told a second time for every source.
         transforms = {key: value for key, value in chains[name].identity.items() if key != "sequence_length"}
         parts |= {
-            f"sources.{name}.data": fingerprint(order.blocks.digest),
-            f"sources.{name}.order": fingerprint(
-                [source.is_shuffled, order.window_blocks, config.max_epochs(name), config.end_of(name)]
-            ),
-            f"sources.{name}.transforms": fingerprint([transforms, source.overflow]),
+            f"sources.{name}.data": _short(order.blocks.digest),
+            f"sources.{name}.order": {"shuffled": source.is_shuffled, "window": order.window_blocks},
+            f"sources.{name}.end": {"max_epochs": config.max_epochs(name), "then": config.end_of(name)},
+            f"sources.{name}.transforms": _short([transforms, source.overflow]),
         }
     return parts
+
+
+def _short(value: Any) -> str:
+    """Return a fingerprint that tells what one source was from what it is: 48 bits, since a state has many."""
+    return fingerprint(value)[:12]
 
 
 def batch_identity(config: PipelineConfig) -> StateDict:
@@ -310,8 +315,8 @@ def _mixture_identity(config: PipelineConfig) -> StateDict:
     mixture = config.mixture
     is_flat = not any(isinstance(weight, GroupConfig) for weight in (mixture.weights or {}).values())
     parts: dict[str, Any] = {
-        "mixture.weights": config.weights if is_flat else msgspec.to_builtins(mixture.weights),
-        "mixture.schedule": [_stage_identity(stage) for stage in mixture.schedule],
+        "mixture.weights": _folded(config.weights if is_flat else msgspec.to_builtins(mixture.weights)),
+        "mixture.schedule": _folded([_stage_identity(stage) for stage in mixture.schedule]),
     }
     for setting in ("mode", "temperature", "clock"):
         if getattr(mixture, setting) != getattr(MixtureConfig(), setting):
@@ -323,6 +328,11 @@ def _mixture_identity(config: PipelineConfig) -> StateDict:
         code = fingerprint(code_of(import_dotted(function, name=_FEEDBACK) if isinstance(function, str) else function))
         parts[_FEEDBACK] = {"function": code, "every": mixture.feedback.every}
     return parts
+
+
+def _folded(value: Any) -> Any:
+    """Return a value that states keep as it is while a person would read it, else its fingerprint."""
+    return value if len(canonical_json(value)) <= _READ_BYTES else {"fingerprint": fingerprint(value)}
 
 
 def _stage_identity(stage: StageConfig) -> StateDict:

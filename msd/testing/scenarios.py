@@ -19,6 +19,7 @@ from msd.config import PipelineConfig
 from msd.core.batch import EncoderShare, Microbatch, RankBatch, RowImages
 from msd.core.mesh import Mesh
 from msd.core.state import canonical_json
+from msd.runtime.state import read_state
 
 Digests = Mapping[tuple[int, int], str | None]
 """By (step, rank): identity of the batch, None where the run has ended."""
@@ -201,7 +202,8 @@ def digest(batch: RankBatch) -> str:
     summary.update(repr((heads, [(m.root, sorted(m.shapes.items())) for m in batch.markers])).encode())
     # The planner's position, whether or not what it is a position of is said too.
     position = json.loads(batch.progress)
-    summary.update(canonical_json(position.get("planner", position)).encode())
+    progress = read_state(position).progress if position.get("kind") == "msd" else position
+    summary.update(canonical_json(progress).encode())
     for row in batch.microbatches:
         _add(summary, row, Microbatch)
     for share in batch.encoder:

@@ -133,7 +133,7 @@ def test_another_state_on_another_rank_is_refused_naming_both():
     [
         ({"seed": 18}, "seed"),
         ({"batch": {"sequence_length": 64, "global_batch_size": 8}}, "batch"),
-        ({"sources": {"web": {"rows": rows(1, 300, 20), "transforms": [{"kind": "tokens", "field": "ids"}]}}}, "books"),
+        ({"sources": {"web": {"rows": rows(2, 300, 20), "transforms": [{"kind": "tokens", "field": "ids"}]}}}, "web"),
     ],
 )
 def test_a_state_of_another_configuration_is_refused_by_the_part_that_differs(changes, named):

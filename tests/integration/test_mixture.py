@@ -1,6 +1,7 @@
 """Mixtures from a configuration to what ranks receive: states know of them, caps hold, resumes go on."""
 
 import json
+import logging
 import sys
 from collections import Counter
 
@@ -11,6 +12,7 @@ from msd.build import build_chains, build_orders, build_planner, identity, index
 from msd.cli.main import run
 from msd.cli.remarks import is_drawn
 from msd.errors import ConfigError, StateError
+from msd.runtime.state import read_state
 
 BYTES = [{"kind": "tokenize", "tokenizer": "bytes"}]
 SIZES = {"web": 90, "python": 40, "rust": 20, "sw": 10}
@@ -100,23 +102,29 @@ def saved():
         ({"mode": "proportional"}, "mixture.mode is proportional in this run and not set in the state"),
         ({"mode": "temperature", "temperature": 2}, "mixture.temperature is 2.0 in this run and not set in the state"),
         ({"clock": "epoch"}, "mixture.clock is epoch in this run and not set in the state"),
-        ({"clock": "microbatch"}, "num_microbatches is 2 in this run and not set in the state"),
         ({"weights": NESTED}, 'mixture.weights is {"web": 1.0, "code": {"weight": 2.0, "weights": {"python": 3.0, "ru'),
-        ({"repetitions": {"sw": 2}}, "(shuffle, max_epochs, on_exhausted or mixture.repetitions)"),
+        ({"repetitions": {"sw": 50}}, 'sources.sw.end is {"max_epochs": 50.0, "then": "stop"} here and {"max_e'),
         ({"schedule": [{"step": 4, "mode": "proportional"}]}, 'mixture.schedule is [{"step": 4, "weights": null,'),
-        ({"unit": "loss_tokens"}, "mixture.unit is loss_tokens here and tokens in the state"),
     ],
 )
-def test_a_resume_with_another_mixture_is_refused_by_the_setting(saved, mixture, said):
-    with msd.start(config(mixture)) as engine, engine.client(rank=0) as client, pytest.raises(StateError) as caught:
+def test_a_run_goes_on_with_another_mixture_and_says_what_changed(saved, mixture, said, caplog):
+    with caplog.at_level(logging.INFO, logger="msd"), msd.start(config(mixture)) as engine:
+        client = engine.client(rank=0)
         client.load_state_dict(saved)
-    assert said in str(caught.value)
+        assert next(client).step == 1
+    assert said in caplog.text
+
+
+def test_another_unit_is_refused_since_what_sources_are_owed_is_counted_in_it(saved):
+    said = r"mixture\.unit is loss_tokens here and tokens in the state"
+    with msd.start(config({"unit": "loss_tokens"})) as engine, pytest.raises(StateError, match=said):
+        engine.client(rank=0).load_state_dict(saved)
 
 
 def test_the_state_of_a_plain_mixture_says_nothing_of_what_it_does_not_use(saved):
     named = {key for key in saved["identity"] if key.startswith("mixture.") or key == "num_microbatches"}
     assert named == {"mixture.unit", "mixture.weights", "mixture.schedule"}
-    assert "mixture" not in saved["planner"]
+    assert "mixture" not in read_state(saved).progress
 
 
 @pytest.fixture
