@@ -13,12 +13,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from msd.client.link.arrival import arrival
 from msd.client.link.batches import decode
 from msd.client.link.channel import Channel
 from msd.client.link.frames import Frame, Kind
-from msd.client.link.messages import Ended, Load, Moved, Stated, error_of, moved_of, optional, value
+from msd.client.link.messages import Ended, Load, Moved, Stated, Welcome, error_of, moved_of, optional, value
 from msd.client.link.prefetch import Prefetch
-from msd.client.link.reach import reach
+from msd.client.link.reach import Reach, reason
+from msd.client.link.watchdog import Watchdog
 from msd.core.batch import RankBatch
 from msd.core.mesh import Mesh
 from msd.core.state import StateDict
@@ -27,9 +29,10 @@ from msd.errors import ClosedError, ConfigError, DeadlineError, EngineError, Msd
 _LOG = logging.getLogger(__name__)
 _WAIT_S = 2.0
 """How long the run may keep a request before it says what it waits for."""
-_SILENCE_S = 15.0
+_SILENCE_S = 3.0
 """How much longer until a run that says nothing is taken for lost."""
-_PAUSES_S = (0.05, 2.0)
+_LOOK_S = 0.5
+_PAUSES_S = (0.05, 1.0)
 """The first and the longest pause between tries to connect."""
 _FAREWELL_S = 10.0
 _DEADLINE_S = 300.0
@@ -49,25 +52,31 @@ class _Loading:
 class SocketTransport:
     """Serves one rank from wherever the run holds its batches; see `msd.client.client.BatchTransport`."""
 
-    def __init__(self, address: str, *, deadline_s: float | None = None, prefetch: int = 2) -> None:
+    def __init__(
+        self, address: str, *, deadline_s: float | None = None, warn_s: float | None = 30.0, prefetch: int = 2
+    ) -> None:
         """Get ready; `connect` dials.
 
         Args:
             address: `msd://host:port?token=...`, or another form that `msd.client.link.address` names.
             deadline_s: The loop waits for nothing longer than that. None takes `runtime.deadline_s` of the run, and
                 until the run answers its default.
+            warn_s: A wait of the loop that lasts so long is logged as a warning, and again each time it has lasted
+                twice as long; None logs none.
             prefetch: Steps that are held for the loop.
 
         Raises:
             ConfigError: If a number cannot be used.
         """
-        if prefetch < 1 or not (deadline_s is None or deadline_s > 0):
+        if prefetch < 1 or any(limit is not None and not limit > 0 for limit in (deadline_s, warn_s)):
             raise ConfigError(
-                f"prefetch must be at least 1 and deadline_s above 0, got prefetch={prefetch}, deadline_s={deadline_s}"
+                "prefetch must be at least 1, deadline_s and warn_s above 0, "
+                f"got prefetch={prefetch}, deadline_s={deadline_s}, warn_s={warn_s}"
             )
         self._address = address
         self._deadline_s = _DEADLINE_S if deadline_s is None else deadline_s
         self._follows_deadline = deadline_s is None
+        self._warn_s = warn_s
         self._changed = threading.Condition()
         self._prefetch = Prefetch(depth=prefetch)
         self._rank = -1
@@ -77,7 +86,8 @@ class SocketTransport:
         self._channel: Channel | None = None
         self._is_connected = False
         self._is_closing = False
-        self._asked_at = 0.0
+        self._heard_at = 0.0
+        """When the run last said something, or was last asked something."""
         self._loading: _Loading | None = None
         self._num_loads = 0
         self._client = uuid.uuid4().hex
@@ -169,26 +179,31 @@ class SocketTransport:
 
     def _wait(self, is_over: Callable[[], bool], wanted: str) -> None:
         """Let the loop wait; nothing else has a deadline."""
-        until = time.monotonic() + self._deadline_s
+        began, watchdog = time.monotonic(), Watchdog(self._warn_s)
         while not is_over():
             if self._error is not None:
                 raise self._error
             if self._is_closing:
                 raise ClosedError(f"the client of rank {self._rank} was closed while it waited {wanted}")
-            left_s = until - time.monotonic()
-            if left_s <= 0:
+            waited_s = time.monotonic() - began
+            if waited_s >= self._deadline_s:
                 raise DeadlineError(
-                    f"rank {self._rank} has waited {self._deadline_s:g} s {wanted}; it waits for {self._waits_for}: "
-                    "see what became of that, or raise deadline_s"
+                    f"{self._waiting(self._deadline_s, wanted)}: see what became of that, or raise deadline_s"
                 )
-            self._changed.wait(left_s)
+            if watchdog.is_due(waited_s):
+                _LOG.warning("%s; it gives up after %g s", self._waiting(waited_s, wanted), self._deadline_s)
+            self._changed.wait(min(self._deadline_s - waited_s, watchdog.left_s(waited_s)))
+
+    def _waiting(self, waited_s: float, wanted: str) -> str:
+        of_run = "" if self._run is None else f" of run {self._run}"
+        return f"rank {self._rank} has waited {waited_s:.3g} s {wanted}{of_run}; it waits for {self._waits_for}"
 
     def _tell(self) -> None:
         """Ask for the next step if there is room, else say that the loop went on."""
         if not self._is_connected or self._loading is not None or self._is_closing:
             return
         if request := self._prefetch.request():
-            self._asked_at = time.monotonic()
+            self._heard_at = time.monotonic()
             self._say(Kind.TAKE, {**request, "wait_s": _WAIT_S})
         elif notice := self._prefetch.notice():
             self._say(Kind.TAKEN, notice)
@@ -197,6 +212,7 @@ class SocketTransport:
         if self._loading is not None and self._is_connected:
             # The run drops a request that is open for a load.
             self._prefetch.forget_request()
+            self._heard_at = time.monotonic()
             self._say(Kind.LOAD, {"id": _LOAD_ID, **asdict(self._loading.load)})
 
     def _say(self, kind: Kind, header: dict[str, Any]) -> None:
@@ -226,41 +242,49 @@ class SocketTransport:
     def _reach(self, lost: OSError | None) -> Channel | None:
         """Return a connection on which the rank is welcome, however often it takes; None when it is to be closed."""
         pause_s, longest_s = _PAUSES_S
-        has_warned = False
+        where, has_warned = self._address.partition("?")[0], False
+        reach = Reach(self._address, self._rank, client=self._client, adopt=self._adopt, waits_for=self._note_waits_for)
         while True:
             with self._changed:
                 if lost is not None and not self._is_closing:
-                    self._waits_for = f"a connection to {self._address.partition('?')[0]} ({lost.strerror or lost})"
+                    self._waits_for = f"a connection to {reach.failures or f'{where} ({reason(lost)})'}"
                     self._changed.wait(pause_s * random.uniform(0.5, 1.0))
                     pause_s = min(2 * pause_s, longest_s)
                 if self._is_closing:
                     return None
                 stated = self._stated()
             try:
-                channel, welcome = reach(
-                    self._address, self._rank, client=self._client, stated=stated, adopt=self._adopt
-                )
+                channel, welcome = reach.attempt(stated)
             except OSError as error:
-                lost = error
                 if not has_warned and not self._is_closing:
                     has_warned = True
-                    where, why = self._address.partition("?")[0], lost.strerror or lost
-                    _LOG.warning("rank %d cannot reach %s (%s); it tries again", self._rank, where, why)
+                    _LOG.warning("rank %d cannot reach %s (%s); it tries again", self._rank, where, reason(error))
+                lost = error
                 continue
             with self._changed:
-                self._run, self._session = channel.run, welcome.session
-                self._num_loads = max(self._num_loads, welcome.num_loads)
-                if self._follows_deadline:
-                    self._deadline_s = welcome.deadline_s
-                self._mesh = Mesh(tuple(welcome.mesh.items()))
-                self._prefetch.moved(
-                    Moved(generation=welcome.generation, first_step=welcome.first_step, position=welcome.position)
-                )
-                self._is_connected, self._waits_for = True, "the run to answer"
-                self._say_load()
-                self._tell()
-                self._changed.notify_all()
+                self._arrive(channel, welcome, stated)
             return channel
+
+    def _note_waits_for(self, waits_for: str) -> None:
+        with self._changed:
+            self._waits_for = waits_for
+
+    def _arrive(self, channel: Channel, welcome: Welcome, stated: Stated | None) -> None:
+        """Go on as the run says."""
+        moved = Moved(generation=welcome.generation, first_step=welcome.first_step, position=welcome.position)
+        has_moved = self._prefetch.moved(moved)
+        _LOG.log(*arrival(
+            self._rank, channel.run, welcome, stated, step=self._prefetch.next_step, has_moved=has_moved
+        ))  # fmt: skip
+        self._run, self._session = channel.run, welcome.session
+        self._num_loads = max(self._num_loads, welcome.num_loads)
+        if self._follows_deadline:
+            self._deadline_s = welcome.deadline_s
+        self._mesh = Mesh(tuple(welcome.mesh.items()))
+        self._is_connected, self._waits_for = True, "the run to answer"
+        self._say_load()
+        self._tell()
+        self._changed.notify_all()
 
     def _stated(self) -> Stated | None:
         if self._run is None:
@@ -288,23 +312,27 @@ class SocketTransport:
 
     def _listen(self, channel: Channel) -> None:
         while True:
-            frame = channel.receive(timeout_s=1.0)
+            frame = channel.receive(timeout_s=_LOOK_S)
             if frame is not None:
                 # Looked through before the lock is taken: the loop need not wait for it.
                 batch = decode(frame.header, frame.body) if frame.kind == Kind.BATCH else None
                 with self._changed:
+                    self._heard_at = time.monotonic()
                     self._heed(frame, batch)
                     self._tell()
                     self._changed.notify_all()
                 continue
             with self._changed:
-                silent_s = time.monotonic() - self._asked_at
-                if self._prefetch.is_asking and silent_s > _WAIT_S + _SILENCE_S:
+                silent_s = time.monotonic() - self._heard_at
+                is_waiting = self._prefetch.is_asking or self._loading is not None
+                if is_waiting and silent_s > _WAIT_S + _SILENCE_S:
                     raise TimeoutError(f"{channel.address} has not answered for {silent_s:.0f} s")
 
     def _heed(self, frame: Frame, batch: RankBatch | None) -> None:
         number = optional(frame.header, "id", int)
-        if number == _LOAD_ID:
+        if frame.kind == Kind.WORKING:
+            self._waits_for = value(frame.header, "waits_for", str)
+        elif number == _LOAD_ID:
             self._heed_load(frame)
         elif frame.kind == Kind.MOVED:
             self._heed_move(moved_of(frame.header), number)

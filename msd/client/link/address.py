@@ -74,6 +74,11 @@ class Address:
         return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
 
 
+def is_file(text: str) -> bool:
+    """Return whether an address names a file that holds one."""
+    return urlsplit(text).scheme == "file"
+
+
 def resolve(text: str) -> Address:
     """Return the address that `text` spells, or that the file it names holds.
 
@@ -81,10 +86,9 @@ def resolve(text: str) -> Address:
         OSError: If the file is not there yet.
         ConfigError: If the text or the file's content is no address.
     """
-    parts = urlsplit(text)
-    if parts.scheme != "file":
+    if not is_file(text):
         return Address.parse(text)
-    path = Path(unquote(parts.path))
+    path = Path(unquote(urlsplit(text).path))
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
         address = held["address"]

@@ -6,15 +6,18 @@ import importlib.metadata
 import select
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from msd.client.link.address import Address, dial
 from msd.client.link.frames import Frame, Kind, receive_frame, send_frame, set_stall
-from msd.client.link.messages import error_of, value
-from msd.errors import EngineError
+from msd.client.link.messages import WrongRun, error_of, value
 
-STALL_S = 15.0
-"""A server that says nothing, or stops in the middle of a frame, for so long is taken for lost."""
+STALL_S = 5.0
+"""A server that says nothing, or stops in the middle of a frame, for so long is taken for lost: it answers a question
+within two seconds, or says that it is at work."""
+OPEN_S = 3.0
+"""Who does not let us in for so long is not there, or is frozen: a system takes connections for a frozen process."""
 
 
 class Channel:
@@ -29,7 +32,7 @@ class Channel:
         self.address = address
         self.run = ""
         self._lock = threading.Lock()
-        self._sock = dial(address, timeout_s=STALL_S)
+        self._sock = dial(address, timeout_s=OPEN_S)
         self._is_closed = False
         set_stall(self._sock, STALL_S)
 
@@ -43,32 +46,31 @@ class Channel:
             OSError: If the server falls silent.
             MsdError: If it refuses us, or is of another run.
         """
+        set_stall(self._sock, OPEN_S)
         opened = self.ask(Kind.OPEN, {"token": self.address.token, "version": version()})
+        set_stall(self._sock, STALL_S)
         self.run = value(opened.header, "run", str)
         if run is not None and run != self.run:
-            raise EngineError(
+            raise WrongRun(
                 f"a rank of run {run} (msd {version()}) reached run {self.run} (msd "
                 f"{value(opened.header, 'version', str)}); take the present address of its run"
             )
 
-    def ask(self, kind: Kind, header: dict[str, Any], *, patience_s: float | None = None) -> Frame:
+    def ask(self, kind: Kind, header: dict[str, Any], working: Callable[[str], None] = lambda waits_for: None) -> Frame:
         """Send a request and wait for its answer; only before `receive` is used.
 
         Args:
             kind: Of request.
             header: What it says.
-            patience_s: For an answer that may take longer than `STALL_S`.
+            working: Called with what the server waits for, each time it says that it is at work.
 
         Raises:
             OSError: If the connection is lost.
             MsdError: If the answer is an error.
         """
         self.send(kind, {"id": 0, **header})
-        if patience_s is not None:
-            set_stall(self._sock, patience_s)
-        frame = receive_frame(self._sock)
-        if patience_s is not None:
-            set_stall(self._sock, STALL_S)
+        while (frame := receive_frame(self._sock)).kind == Kind.WORKING:
+            working(value(frame.header, "waits_for", str))
         if frame.kind == Kind.ERROR:
             raise error_of(frame.header)
         return frame

@@ -2,18 +2,20 @@
 
 A rank says OPEN (token), may ask WHERE it is served, and says HELLO. Then it asks to TAKE one step at a time.
 While a step is waited for, the rank may say TAKEN (its loop went on), LOAD or BYE; the wait is looked up from every
-`_SLICE_S`, which also shows that a rank is gone.
+`_SLICE_S`, which also shows that a rank is gone. What else takes long is answered by WORKING twice a second until then.
 """
 
 import contextlib
 import hmac
 import logging
+import math
 import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msd.client.link.address import tune
 from msd.client.link.batches import Encoded
@@ -23,6 +25,7 @@ from msd.client.link.messages import (
     Moved,
     NotYet,
     Welcome,
+    WrongRun,
     error_of,
     error_to_header,
     load_of,
@@ -30,11 +33,13 @@ from msd.client.link.messages import (
     stated_of,
     value,
 )
+from msd.client.link.patience import SOON_S, Asking
 from msd.errors import EngineError, MsdError
 
 if TYPE_CHECKING:
     from msd.client.link.server import LinkServer
 
+_T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
 _SLICE_S = 0.2
 _MAX_WAIT_S = 60.0
@@ -68,7 +73,9 @@ class Conversation:
         """Why the run serves nobody any more."""
         self._seen = -1
         """The generation that the rank is known to have arrived in."""
-        self._is_over = False
+        self._asking: Asking[Any] | None = None
+        """What the handler is asked now, or was asked last."""
+        self._is_aborted = self._is_over = False
         self._thread = threading.Thread(target=self._converse, name="msd-link", daemon=True)
 
     def start(self) -> None:
@@ -78,6 +85,9 @@ class Conversation:
     def abort(self) -> None:
         """Cut the connection; its thread ends soon after."""
         with self._lock:
+            self._is_aborted = True
+            if self._asking is not None:
+                self._asking.give_up()
             if not self._is_over:
                 _shut(self._sock)
 
@@ -86,6 +96,8 @@ class Conversation:
         with self._lock:
             if not self._is_over:
                 self._dismissal = reason
+                if self._asking is not None:
+                    self._asking.give_up()
                 self._waker.send(b"!")
 
     def join(self, timeout_s: float) -> None:
@@ -128,7 +140,7 @@ class Conversation:
         version = value(frame.header, "version", str)
         ours = f"run {self._server.run} (msd {self._server.version}, link protocol {protocol_name()})"
         if not hmac.compare_digest(value(frame.header, "token", str).encode(), self._server.token.encode()):
-            raise EngineError(f"{ours} refuses the token of a rank with msd {version}; take the run's present address")
+            raise WrongRun(f"{ours} refuses the token of a rank with msd {version}; take the run's present address")
         set_stall(self._sock, self._server.stall_s)
         self._send(Kind.OPENED, {"run": self._server.run, "version": self._server.version})
 
@@ -164,7 +176,10 @@ class Conversation:
     def _perform(self, kind: int, number: int, header: dict[str, Any]) -> None:
         match kind:
             case Kind.WHERE:
-                places = self._server.handler.where(value(header, "rank", int))
+                rank = value(header, "rank", int)
+                places = self._server.handler.where(rank)
+                if isinstance(places, NotYet):
+                    places = self._patiently(number, lambda: self._server.handler.where(rank))
                 if isinstance(places, NotYet):
                     self._send(Kind.NOT_YET, {"id": number, **asdict(places)})
                 else:
@@ -185,8 +200,9 @@ class Conversation:
     def _hello(self, number: int, header: dict[str, Any]) -> None:
         if self._welcome is not None:
             raise EngineError(f"rank {self.rank} has said hello on this connection; open another")
-        rank = value(header, "rank", int)
-        welcome = self._server.handler.hello(rank, value(header, "client", str), stated_of(header))
+        rank, client, stated = value(header, "rank", int), value(header, "client", str), stated_of(header)
+        handler = self._server.handler
+        welcome = self._patiently(number, lambda: handler.hello(rank, client, stated))
         if isinstance(welcome, NotYet):
             self._send(Kind.NOT_YET, {"id": number, **asdict(welcome)})
             return
@@ -238,12 +254,27 @@ class Conversation:
         self._server.note_seen()
         self._taken = (-1, -1)  # A load of the present generation goes back in it.
         try:
-            moved = self._server.handler.load(self.rank, session, load_of(header))
+            load, handler = load_of(header), self._server.handler
+            moved = self._patiently(number, lambda: handler.load(self.rank, session, load), wait_s=math.inf)
+            if isinstance(moved, NotYet):
+                self._tell_news()
+                raise ConnectionAbortedError("nobody waits for the load any more")
             self._send(Kind.MOVED, {"id": number, **asdict(moved)})
             self._note_seen(moved.generation)
         finally:
             with self._lock:
                 self._is_loading = False
+
+    def _patiently(self, number: int, ask: Callable[[], _T | NotYet], *, wait_s: float = SOON_S) -> _T | NotYet:
+        """Ask the handler what may take long, telling the rank that it is at work; ends where the run does."""
+        asking = Asking(ask, wait_s=wait_s)
+        with self._lock:
+            self._asking = asking
+            if self._is_aborted or self._dismissal is not None:
+                asking.give_up()
+        return asking.patiently(
+            lambda waits_for: self._send(Kind.WORKING, {"id": number, "waits_for": waits_for or "the run to answer"})
+        )
 
     def _note_taken(self, header: dict[str, Any]) -> None:
         said = (value(header, "generation", int), value(header, "taken_through", int))

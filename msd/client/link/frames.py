@@ -55,6 +55,7 @@ class Kind(IntEnum):
     MOVED = 70
     NOT_YET = 71
     ERROR = 72
+    WORKING = 73
 
 
 @dataclass(frozen=True, slots=True, eq=False)

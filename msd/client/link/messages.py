@@ -97,6 +97,10 @@ class NotYet:
     """Whom or what, for the error of a wait that runs out."""
 
 
+class WrongRun(EngineError):
+    """Another run than ours answers. Where the address comes from a file, that may be written anew any moment."""
+
+
 def places_to_header(places: list[Place]) -> dict[str, Any]:
     """Return places as a header."""
     return {"places": [asdict(place) for place in places]}
@@ -176,6 +180,8 @@ def optional(header: Any, key: str, kind: type[_T]) -> _T | None:
 
 def error_to_header(error: Exception) -> dict[str, Any]:
     """Return an error as a header. What was not raised on purpose arrives as an `EngineError` that names its type."""
+    if isinstance(error, WrongRun):
+        return {"error": "EngineError", "message": str(error), "is_wrong_run": True}
     if isinstance(error, MsdError):
         return {"error": type(error).__name__, "message": str(error)}
     return {"error": "EngineError", "message": f"the run failed with {type(error).__name__}: {error}"}
@@ -183,6 +189,8 @@ def error_to_header(error: Exception) -> dict[str, Any]:
 
 def error_of(header: Mapping[str, Any]) -> MsdError:
     """Return the error in a header, of the class it was raised as."""
-    kind = getattr(msd.errors, str(header.get("error")), None)
     message = str(header.get("message"))
+    if header.get("is_wrong_run") is True:
+        return WrongRun(message)
+    kind = getattr(msd.errors, str(header.get("error")), None)
     return kind(message) if isinstance(kind, type) and issubclass(kind, MsdError) else EngineError(message)

@@ -27,8 +27,9 @@ _FAREWELL_S = 1.0
 class LinkHandler(Protocol):
     """What a registry or constructor does for ranks.
 
-    Called on connection threads, several at once, and may block there. An `MsdError` that it raises is raised in the
-    rank, as the same class. Every call may come again with the same arguments, and must then give the same answer.
+    Called on connection threads, several at once, and may block there, except in `where`. An `MsdError` that it raises
+    is raised in the rank, as the same class. Every call may come again with the same arguments, and must then give the
+    same answer. Where `NotYet` comes back, the call is repeated for some seconds before the rank is told to come again.
     """
 
     def where(self, rank: int) -> list[Place] | NotYet:
@@ -62,7 +63,7 @@ class LinkHandler(Protocol):
         """
         ...
 
-    def load(self, rank: int, session: int, load: Load) -> Moved:
+    def load(self, rank: int, session: int, load: Load) -> Moved | NotYet:
         """Move the run to a saved position. A repeated `load_id` is the same load, not another."""
         ...
 

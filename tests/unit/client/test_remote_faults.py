@@ -187,7 +187,7 @@ def test_a_run_that_stays_away_ends_the_wait(run):
         server.close()
         next(client)
         with pytest.raises(
-            DeadlineError, match=r"rank 0 has waited 1 s for step 2; it waits for a connection to tcp://"
+            DeadlineError, match=r"rank 0 has waited 1 s for step 2 of run r1; it waits for a connection to tcp://"
         ):
             next(client)
 

@@ -200,7 +200,7 @@ def test_a_wait_that_runs_out_names_rank_step_and_what_is_waited_for(connect, ru
     run.ready = 1
     client = connect(1, deadline_s=2.0)
     next(client)
-    with pytest.raises(DeadlineError, match=r"rank 1 has waited 2 s for step 1; it waits for source 'slow'"):
+    with pytest.raises(DeadlineError, match=r"rank 1 has waited 2 s for step 1 of run r1; it waits for source 'slow'"):
         next(client)
     run.change(ready=2)
     assert next(client).step == 1
@@ -234,8 +234,8 @@ def test_a_rank_that_is_refused_learns_why_at_once(server, changes, error, messa
 
 
 def test_numbers_that_cannot_be_used_are_refused():
-    for bad in ({"prefetch": 0}, {"deadline_s": 0}, {"deadline_s": float("nan")}):
-        with pytest.raises(ConfigError, match="prefetch must be at least 1 and deadline_s above 0"):
+    for bad in ({"prefetch": 0}, {"deadline_s": 0}, {"deadline_s": float("nan")}, {"warn_s": 0}):
+        with pytest.raises(ConfigError, match="prefetch must be at least 1, deadline_s and warn_s above 0"):
             SocketTransport("tcp://h:1", **bad)
 
 
