@@ -5,10 +5,11 @@ the first plan that it affects, at a step that nobody has planned; replayed in t
 """
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from msd.core.state import StateDict
 from msd.errors import StateError
 
 
@@ -50,20 +51,31 @@ class SkipRows(_Edit, frozen=True, kw_only=True, tag="skip_rows"):
     """Ordinal."""
     last: int
     """Ordinal, inclusive."""
-    reason: str = "skip"
+    reason: Literal["skip", "killed"] = "skip"
     """`skip`: somebody asked for it. `killed`: the row ended or hung its process twice; counts toward `max_rate`."""
+    how: str = ""
+    """How a killed row ended its process, for people: `SIGSEGV`, `no answer for 120 s`."""
 
 
 class SkipSteps(_Edit, frozen=True, kw_only=True, tag="skip_steps"):
-    """What the next `count` steps would hold is drawn and dropped: step `at_step` holds what came after them."""
+    """What the next `count` steps would hold is drawn and dropped: step `at_step` holds what came after them.
+
+    What is dropped is what steps `at_step` to `at_step + count - 1` would have held, under the weights and sizes that
+    schedules say for those steps. Steps are not renumbered: step `at_step` has the weights and sizes of step `at_step`.
+    Rows and tokens that are dropped count as drawn, so clocks that count them go on.
+    """
 
     count: int
 
 
 class SetWeights(_Edit, frozen=True, kw_only=True, tag="set_weights"):
-    """Weights of the mixture from a step on, in place of those that its schedule says."""
+    """Weights of the mixture from a step on, in place of those that its schedule says.
+
+    Sources that are left out have weight 0, and groups are no more: what a source leaves that ends goes to all others.
+    """
 
     weights: dict[str, float]
+    """By source."""
     ramp: int = 0
     """Steps over which the weights in force change to these."""
 
@@ -86,3 +98,22 @@ def edits_from_state(entries: Any) -> tuple[Edit, ...]:
         return tuple(msgspec.convert(entries, list[Edit], strict=True))
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
         raise StateError(f"the journal is damaged ({error}); use an earlier checkpoint") from None
+
+
+PENDING = "pending"
+"""Key of a planner's position: the edits that wait for their step, in the order in which they were journalled."""
+
+
+def with_pending(progress: StateDict, edits: Iterable[Edit]) -> StateDict:
+    """Return a planner's position with edits that it does not know of yet.
+
+    Args:
+        progress: The position before some step.
+        edits: In the order of the journal. Those for earlier steps, and those that it has, are left out.
+
+    Raises:
+        StateError: If the edits that the position has are damaged.
+    """
+    known = edits_from_state(progress.get(PENDING, []))
+    added = [edit for edit in edits if edit.at_step >= int(progress["step"]) and edit not in known]
+    return {**progress, PENDING: edits_to_state([*known, *added])} if added else progress

@@ -4,23 +4,25 @@ Feed it metadata of rows in order (`observe`), ask for the next step (`plan`). W
 lengths and progress, never on the mesh; where it goes is decided by the strategy's layout ops. No clock, no I/O.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
 from msd.core.checks import few, whole_number
+from msd.core.journal import Edit, SetWeights, SkipRows, SkipSteps, Suspend
 from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable
 from msd.core.state import StateDict
-from msd.errors import ConfigError, EngineError, InputError, MsdError, PlanError, StateError
+from msd.errors import ConfigError, InputError, MsdError, PlanError, StateError
 from msd.planner.check import check_plan
+from msd.planner.edits import NO_EDITS, InForce, check_edit, notes_of_edits, pending_state
 from msd.planner.ending import has_step, repeat_tail, undelivered_note
+from msd.planner.filling import Filling
 from msd.planner.fitting import fitted
 from msd.planner.intake import SourceIntake
 from msd.planner.lower import Membership, Place, lower
 from msd.planner.mixture.mixer import Mixer
 from msd.planner.piece import Piece
-from msd.planner.primitives.pack import Pack, Packer, begin
 from msd.planner.progress import (
     MULTIPLES,
     carried,
@@ -32,7 +34,7 @@ from msd.planner.progress import (
     with_multiples_of,
 )
 from msd.planner.saved import SavedSteering, read_progress
-from msd.planner.settings import PlannerSettings, SourceTerms
+from msd.planner.settings import PlannerSettings
 from msd.planner.strategy import compile_strategy
 
 
@@ -56,7 +58,7 @@ class Planner:
             InputError: If no source has a row.
         """
         if not any(terms.rows_per_epoch and terms.total_ordinals != 0 for terms in settings.sources):
-            why = few((f"{terms.name} has {_lacking(terms)}" for terms in settings.sources), most=3)
+            why = few((f"{terms.name} has {terms.lack}" for terms in settings.sources), most=3)
             raise InputError(f"no source has a row to give: {why}; check paths, splits, max_epochs and repetitions")
         self.settings = settings
         self.strategy = compile_strategy(settings)
@@ -69,7 +71,11 @@ class Planner:
         self._error: MsdError | None = None
         self._position: StateDict
         """At the boundary before the step that `plan` gives next."""
-        self._restart(self._new_intakes(), self._new_mixer([0] * len(self._names)), carry=(), step=0)
+        self._filling: Filling | None = None
+        self._is_over = False
+        self._pending: tuple[Edit, ...] = ()
+        """Edits that wait for their step, those of the step that is being filled included."""
+        self._restart(self._new_intakes(), self._new_mixer([0] * len(self._names)))
 
     @property
     def step(self) -> int:
@@ -79,8 +85,14 @@ class Planner:
     @property
     def idle_sources(self) -> frozenset[str]:
         """Sources that have no share in the next step, or have ended: no row of theirs will be drawn in it."""
-        idle_S = self._mixer.idle(self._position, self._live_S)
+        idle_S = self._mixer.idle(self._position, self._live_S, self._reweighted)
         return frozenset(name for name, is_idle in zip(self._names, idle_S, strict=True) if is_idle)
+
+    @property
+    def skips(self) -> tuple[SkipRows, ...]:
+        """Rows that are passed over now or from some step on, as far as they are not consumed: hosts spare them."""
+        waiting = tuple(edit for edit in self._pending if isinstance(edit, SkipRows))
+        return tuple(dict.fromkeys((*self._now.skips, *waiting)))
 
     def needs(self, source: str) -> int:
         """Return the ordinal of the next row of `source` that was not observed yet."""
@@ -112,8 +124,10 @@ class Planner:
         if self._is_over:
             return None
         try:
-            starved = self._fill()
-            return starved if starved is not None else self._close()
+            if self._filling is None:
+                self._filling = self._new_filling()
+            lacking = self._filling.go_on()
+            return self._close(self._filling) if lacking is None else Starved(lacking.terms.name, lacking.needs)
         except MsdError as error:
             self._error = error
             raise
@@ -145,7 +159,41 @@ class Planner:
         mixer = self._new_mixer(source_states(saved, intakes), saved.mixture)
         carry = carried(saved, self._names, strategy.pack, tell_images_apart=strategy.encode is not None)
         self.settings, self.strategy, self._geometry = settings, strategy, geometry
-        self._restart(intakes, mixer, carry=carry, step=saved.step)
+        in_force = InForce.of(saved.acting, saved.ramp_from)
+        self._restart(intakes, mixer, carry=carry, step=saved.step, in_force=in_force, pending=saved.waiting)
+
+    def apply(self, edit: Edit) -> None:
+        """Take an edit; from now on it is part of the position, and from its step on of what is planned.
+
+        An edit for the step that is being filled takes the planner back to the boundary before it; what was observed
+        stays. An edit that is equal to one that waits is the same one, told twice.
+
+        Raises:
+            ConfigError: If its step is planned already, naming the first that is not; or it names what does not exist;
+                or it would leave nothing to draw, as far as that is known now.
+        """
+        if edit in self._pending:
+            return
+        if self._error is not None:
+            raise self._error
+        check_edit(edit, {terms.name: terms.total_ordinals for terms in self._terms})
+        if self._is_over:
+            raise ConfigError(
+                f"the run has ended before step {self._step}: no edit can reach it; load an earlier state"
+            )
+        if edit.at_step < self._step:
+            raise ConfigError(
+                f"an edit for step {edit.at_step} comes too late: steps up to {self._step - 1} are planned; the first "
+                f"that it can reach is {self._step}"
+            )
+        if edit.at_step == self._step and self._filling is not None:
+            self._go_back()
+        pending = (*self._pending, edit)
+        self._expect_shares(edit, pending)
+        self._pending = pending
+        self._position = {**self._position, **pending_state(pending)}
+        if edit.at_step == self._step:
+            self._come_to_boundary()
 
     @staticmethod
     def first_needed(progress: StateDict) -> dict[str, int]:
@@ -165,93 +213,121 @@ class Planner:
         """
         if self._mixer.steering is None:
             raise ConfigError("report: this run has no mixture.feedback; name a function there, or report nothing")
-        first_step = self._step + (self._packer is not None)
+        first_step = self._step + (self._filling is not None)
         self._mixer.steering.report(
             losses, at_step=whole_number(at_step, name="report: at_step"), first_step=first_step
         )
         self._position = {**self._position, "mixture": self._mixer.steering.state_dict()}
 
-    def _restart(self, intakes: list[SourceIntake], mixer: Mixer, *, carry: tuple[Piece, ...], step: int) -> None:
+    def _restart(
+        self,
+        intakes: list[SourceIntake],
+        mixer: Mixer,
+        *,
+        carry: tuple[Piece, ...] = (),
+        step: int = 0,
+        in_force: InForce = NO_EDITS,
+        pending: tuple[Edit, ...] = (),
+    ) -> None:
         self._intakes = intakes
         self._by_name = {intake.terms.name: intake for intake in intakes}
         self._mixer = mixer
         self._carry = carry
         self._step = step
-        self._packer: Packer | None = None
-        self._pack = self.strategy.pack.at(step)
-        self._notes: list[str] = []
-        self._is_over = False
-        self._is_stopped = any(intake.stops_the_run for intake in intakes)
-        self._error = None
+        self._in_force, self._pending = in_force, pending
+        self._filling, self._is_over, self._error = None, False, None
         self.closing_notes = ()
+        for intake in intakes:
+            intake.pass_over(in_force.skips_of(intake.terms.name))
         self._position = self._snapshot()
+        self._come_to_boundary()
 
-    def _fill(self) -> Starved | None:
-        """Draw until the step closes, the run ends, or a row is missing."""
-        if self._packer is None:
-            self._notes = self._empty_sources() if self._step == 0 else []
-            pack = self.strategy.pack.at(self._step)
-            carry = self._fitted(self._carry, pack)
-            self._packer = begin(pack, carry, self._step)
-            self._mixer.begin(self._position, self._live_S, pack, carry)
-            self._check_shares()
-            self._pack = pack
-        packer, mixer, credits = self._packer, self._mixer, self._mixer.credits
-        needs_age = self._pack.needs_age
-        while not packer.is_closed and not self._is_stopped and credits.has_live:
-            source = credits.largest()
-            intake = self._intakes[source]
-            piece = intake.draw(self._pack)
-            if piece is not None:
-                mixer.take(source, piece)
-                if needs_age:
-                    piece = piece._replace(drawn=self._step)
-                packer.offer(piece)
-            elif intake.is_ended:
-                self._end(source)
-            else:
-                return Starved(intake.terms.name, intake.needs)
-        return None
+    def _go_back(self) -> None:
+        """Stand at the boundary before the step that is being filled; what was observed stays so."""
+        saved = read_progress(self._position)
+        for intake in self._intakes:
+            entry = saved.sources[intake.terms.name]
+            if not intake.stands_at(entry):
+                intake.load(entry)
+        mixer = self._new_mixer([saved.sources[name].credit for name in self._names], saved.mixture)
+        self._mixer, self._filling = mixer, None
+        self._come_to_boundary()
 
-    def _end(self, source: int) -> None:
-        """Act on the end of a source: `stop`, `drop` or `error`."""
-        intake = self._intakes[source]
-        name, rows = intake.terms.name, intake.terms.total_ordinals
-        if intake.terms.end == "error":
-            raise EngineError(
-                f"source {name!r} is exhausted at step {self._step} after {rows} rows ({intake.num_samples} samples) "
-                "and on_exhausted is error; raise its max_epochs, or set on_exhausted to stop or drop"
+    def _come_to_boundary(self) -> None:
+        """Have the edits act that are due at the step that is planned next; before it is filled."""
+        self._due = tuple(edit for edit in self._pending if edit.at_step <= self._step)
+        self._now = self._acting(self._due)
+        self._reweighted = self._now.reweighted(self._names)
+        for source in {edit.source for edit in self._due if isinstance(edit, SkipRows)}:
+            self._by_name[source].pass_over(self._now.skips_of(source))
+
+    def _acting(self, edits: Iterable[Edit]) -> InForce:
+        """Return what acts after edits that come into force at the boundary where this stands."""
+        acting = self._in_force
+        for edit in edits:
+            reweighted = acting.reweighted(self._names)
+            shares = self._mixer.shares_at(self._position, self._unended_S, reweighted)
+            acting = acting.after(edit, dict(zip(self._names, shares, strict=True)))
+        return acting
+
+    def _expect_shares(self, edit: Edit, pending: Iterable[Edit]) -> None:
+        """Raise `ConfigError` if nothing can be drawn any more once an edit acts, as far as that is known now."""
+        if not isinstance(edit, Suspend | SetWeights):
+            return
+        acting = self._acting(other for other in pending if other.at_step <= edit.at_step)
+        unended = [name for name, is_live in zip(self._names, self._unended_S, strict=True) if is_live]
+        left = [name for name in unended if name not in acting.suspended]
+        if acting.weights is not None:
+            left = [name for name in left if acting.weights.weights.get(name)]
+        elif edit.at_step == self._step:
+            live_S = [name in left for name in self._names]
+            left = left if any(self._mixer.shares_at(self._position, live_S)) else []
+        if unended and not left:
+            raise ConfigError(
+                f"from step {edit.at_step} on nothing could be drawn: every source that has a weight would be "
+                "suspended or has ended; resume one first, or give another a weight"
             )
-        if intake.terms.end == "drop":
-            self._notes.append(f"source {name!r} ended after {rows} rows; its share goes to the others")
-            self._mixer.drop(source)
-            self._check_shares()
-        else:
-            self._is_stopped = True
-            self._notes.append(f"source {name!r} ended after {rows} rows and ends the run")
 
-    def _close(self) -> StepPlan | None:
-        packer = self._packer
-        assert packer is not None
-        last = self.settings.batch.last
+    def _new_filling(self) -> Filling:
+        """Begin to fill the step that is planned next."""
+        ordinals = {intake.terms.name: intake.ordinal for intake in self._intakes}
+        return Filling(
+            self.strategy.pack,
+            self._intakes,
+            self._mixer,
+            self._position,
+            carry=self._carry,
+            last=self.settings.batch.last,
+            suspended=self._now.suspended,
+            edited=self._reweighted,
+            num_to_drop=sum(edit.count for edit in self._due if isinstance(edit, SkipSteps)),
+            notes=notes_of_edits(self._due, self._in_force, ordinals),
+        )
+
+    def _close(self, filling: Filling) -> StepPlan | None:
+        packer, last = filling.packer, self.settings.batch.last
+        notes = filling.notes
+        if filling.is_over:
+            self._finish(notes, ())
+            return None
         is_ending = not packer.is_closed
-        if is_ending and not self._is_stopped:
-            self._notes.append(self._nothing_to_draw())
+        if is_ending and not filling.is_stopped:
+            notes.append(filling.nothing_to_draw())
         is_whole = not is_ending or packer.finish(drop=last == "drop")
         pieces = [piece for sequence in packer.sequences for piece in sequence]
-        self._notes += [note for intake in self._intakes for note in intake.take_notes()]
+        notes += [note for intake in self._intakes for note in intake.take_notes()]
         if is_ending and not (pieces and is_whole):
-            self._finish((*pieces, *packer.carry))
+            self._finish(notes, (*pieces, *packer.carry))
             return None
         num_repeated = 0
         if packer.num_empty and last == "repeat_tail":
             num_repeated = repeat_tail(packer, pieces)
-            self._notes.append(f"the last step repeats {num_repeated} of its own documents (batch.last: repeat_tail)")
+            notes.append(f"the last step repeats {num_repeated} of its own documents (batch.last: repeat_tail)")
         carry = tuple(packer.carry)
         is_last = is_ending and not self._has_step_after(carry)
         if is_last and carry:
-            self._notes.append(undelivered_note(carry))
-        return self._lowered(packer, carry, num_repeated=num_repeated, is_last=is_last)
+            notes.append(undelivered_note(carry))
+        return self._lowered(filling, carry, num_repeated=num_repeated, is_last=is_last)
 
     def _has_step_after(self, carry: tuple[Piece, ...]) -> bool:
         """Return whether what is carried gives another step when nothing more is drawn."""
@@ -259,69 +335,54 @@ class Planner:
         fitting, _ = fitted(carry, pack, self._terms)
         return has_step(pack, fitting, self.settings.batch.last)
 
-    def _fitted(self, carry: tuple[Piece, ...], pack: Pack) -> list[Piece]:
-        """Return what was carried as the sequences of a step can take it."""
-        fitting, lost = fitted(carry, pack, self._terms)
-        self._notes += lost
-        return fitting
-
-    def _lowered(self, packer: Packer, carry: tuple[Piece, ...], *, num_repeated: int, is_last: bool) -> StepPlan:
+    def _lowered(self, filling: Filling, carry: tuple[Piece, ...], *, num_repeated: int, is_last: bool) -> StepPlan:
         """Return the checked plan and stand after it."""
-        step, before = self._step, self._carry
+        before = (self._step, self._carry, self._in_force, self._pending)
+        step = self._step
         self._step, self._carry = step + 1, carry
+        self._pending = tuple(edit for edit in self._pending if edit.at_step > step)
+        self._in_force = self._now.at_boundary(step + 1, {one.terms.name: one.ordinal for one in self._intakes})
         self._mixer.end(step)
         progress = self._snapshot()
         membership = Membership(
             step=step,
             source_names=self._names,
-            sequences=packer.sequences,
+            sequences=filling.packer.sequences,
             progress=progress,
-            notes=tuple(self._notes),
+            notes=tuple(filling.notes),
             num_repeated=num_repeated,
             is_last=is_last,
         )
         try:
             plan = lower(membership, self.strategy, self._place)
-            broken = check_plan(plan, membership.columns[:, :5], self._pack.limits)
+            broken = check_plan(plan, membership.columns[:, :5], filling.pack.limits)
             if broken:
                 raise PlanError(f"the plan of step {step} breaks {len(broken)} rules: {'; '.join(broken)}")
         except MsdError:
-            self._step, self._carry = step, before
+            self._step, self._carry, self._in_force, self._pending = before
             raise
-        self._position, self._packer = progress, None
+        self._position, self._filling = progress, None
+        for intake in self._intakes:
+            intake.forget_observed()
+        self._come_to_boundary()
         return plan
 
-    def _finish(self, undelivered: tuple[Piece, ...]) -> None:
+    def _finish(self, notes: Sequence[str], undelivered: tuple[Piece, ...]) -> None:
         self._is_over = True
-        self.closing_notes = (*self._notes, *((undelivered_note(undelivered),) if undelivered else ()))
+        self.closing_notes = (*notes, *((undelivered_note(undelivered),) if undelivered else ()))
+
+    @property
+    def _unended_S(self) -> list[bool]:
+        return [not intake.is_ended for intake in self._intakes]
 
     @property
     def _live_S(self) -> list[bool]:
-        return [not intake.is_ended for intake in self._intakes]
-
-    def _nothing_to_draw(self) -> str:
-        idle = [intake.terms.name for intake in self._intakes if not intake.is_ended]
-        others = f"; {few(idle)} {'has' if len(idle) == 1 else 'have'} none there" if idle else ""
-        return f"every source with a share in step {self._step} has ended, and with them the run{others}"
-
-    def _check_shares(self) -> None:
-        if self._mixer.credits.has_live or any(intake.is_ended and not intake.is_empty for intake in self._intakes):
-            return
-        empty = few(intake.terms.name for intake in self._intakes if intake.is_empty)
-        raise InputError(
-            f"step {self._step}: every source with a weight is empty (empty are {empty}); give a source with rows a "
-            "weight"
-        )
-
-    def _empty_sources(self) -> list[str]:
-        return [
-            f"source {intake.terms.name!r} has {_lacking(intake.terms)} and is left out"
-            for intake in self._intakes
-            if intake.is_empty
-        ]
+        return [not intake.is_ended and intake.terms.name not in self._now.suspended for intake in self._intakes]
 
     def _snapshot(self) -> StateDict:
-        return snapshot(self._geometry, self._step, self._intakes, self._mixer, self._carry)
+        return snapshot(
+            self._geometry, self._step, self._intakes, self._mixer, self._carry, self._in_force, self._pending
+        )
 
     def _new_mixer(self, credit_S: list[int], saved: SavedSteering | None = None) -> Mixer:
         return Mixer(self.strategy.mix.schedule, self.settings.mixture, credit_S, saved)
@@ -337,10 +398,3 @@ class Planner:
         if source not in self._by_name:
             raise ValueError(f"there is no source {source!r} (sources: {few(self._names)})")
         return self._by_name[source]
-
-
-def _lacking(terms: SourceTerms) -> str:
-    """Return what is there of a source that has no row to give."""
-    if not terms.rows_per_epoch:
-        return "no rows"
-    return f"no whole row under max_epochs or mixture.repetitions ({terms.rows_per_epoch} rows an epoch)"

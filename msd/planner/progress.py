@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 
+from msd.core.journal import Edit
 from msd.core.state import StateDict, fingerprint
 from msd.errors import StateError
 from msd.planner.dgraph import Strategy
+from msd.planner.edits import InForce, pending_state
 from msd.planner.intake import SourceIntake
 from msd.planner.mixture.mixer import Mixer
 from msd.planner.mixture.schedule import MixtureSchedule
@@ -83,7 +85,13 @@ def with_multiples_of(state: StateDict, settings: PlannerSettings) -> PlannerSet
 
 
 def snapshot(
-    geometry: Geometry, step: int, intakes: Sequence[SourceIntake], mixer: Mixer, carry: Iterable[Piece]
+    geometry: Geometry,
+    step: int,
+    intakes: Sequence[SourceIntake],
+    mixer: Mixer,
+    carry: Iterable[Piece],
+    in_force: InForce,
+    pending: Sequence[Edit],
 ) -> StateDict:
     """Return the position of a planner at the boundary before `step`."""
     names = _names(intakes)
@@ -97,6 +105,8 @@ def snapshot(
         },
         "carry": _pieces_to_state(carry, names, with_age="max_age" in geometry),
         **steering,
+        **in_force.state_dict(),
+        **pending_state(pending),
     }
 
 

@@ -5,13 +5,17 @@ from typing import Annotated, Any
 
 import msgspec
 
+from msd.core.journal import Edit, Resume, SetWeights, SkipSteps, edits_from_state
 from msd.core.sample import Outcome
 from msd.core.state import StateDict
-from msd.errors import StateError
+from msd.errors import ConfigError, StateError
+from msd.planner.edits import check_edit
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Length = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-NUM_BARREN = 1 + len(Outcome)
+NUM_BARREN = 1 + Outcome.OVERFLOWED + 1
+"""The epoch, and counts of the outcomes that are common; those of the rare ones follow where there are any."""
+MOST_BARREN = 1 + len(Outcome)
 
 
 class SavedSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,7 +29,7 @@ class SavedSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ended: bool
     bad: list[tuple[Count, Count]]
     survivor_epoch: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
-    barren: Annotated[list[Count], msgspec.Meta(min_length=NUM_BARREN, max_length=NUM_BARREN)]
+    barren: Annotated[list[Count], msgspec.Meta(min_length=NUM_BARREN, max_length=MOST_BARREN)]
     credit: Annotated[int, msgspec.Meta(ge=-(2**60), le=2**60)]
     start: Length = 0
 
@@ -67,6 +71,21 @@ class SavedProgress(msgspec.Struct, frozen=True, kw_only=True):
     carry: list[SavedPiece]
     mixture: SavedSteering | None = None
     """Only of runs with feedback."""
+    edits: list[Any] = []
+    """That act; see `msd.planner.edits.InForce`."""
+    pending: list[Any] = []
+    """That wait for their step."""
+    ramp_from: dict[str, Weight] | None = None
+
+    @property
+    def acting(self) -> tuple[Edit, ...]:
+        """The edits that act, as values."""
+        return edits_from_state(self.edits)
+
+    @property
+    def waiting(self) -> tuple[Edit, ...]:
+        """The edits that wait, as values."""
+        return edits_from_state(self.pending)
 
 
 def read_progress(state: StateDict) -> SavedProgress:
@@ -86,6 +105,7 @@ def read_progress(state: StateDict) -> SavedProgress:
         _refuse("carry", {"drawn": piece.drawn if piece.drawn > saved.step else None})
     if saved.mixture is not None:
         _check_steering(saved.mixture, saved.sources)
+    _check_edits(saved)
     return saved
 
 
@@ -130,6 +150,24 @@ def _check_steering(steering: SavedSteering, sources: Mapping[str, SavedSource])
         "reports": steps if steps != sorted(steps) else None,
     }
     _refuse("mixture", impossible)
+
+
+def _check_edits(saved: SavedProgress) -> None:
+    acting, waiting = saved.acting, saved.waiting
+    for edit in (*acting, *waiting):
+        try:
+            check_edit(edit, dict.fromkeys(saved.sources))
+        except ConfigError as error:
+            raise damaged(str(error)) from None
+    ramp = next((edit for edit in acting if isinstance(edit, SetWeights) and edit.ramp), None)
+    names = saved.ramp_from or {}
+    impossible: dict[str, Any] = {
+        "edits": next((edit for edit in acting if isinstance(edit, Resume | SkipSteps)), None),
+        "pending": next((edit for edit in waiting if edit.at_step < saved.step), None),
+        "ramp_from": names if set(names) - set(saved.sources) or (names and ramp is None) else None,
+    }
+    early = next((edit for edit in acting if edit.at_step >= saved.step), None)
+    _refuse("state", {**impossible, "edits": impossible["edits"] or early})
 
 
 def _is_whole(piece: SavedPiece) -> bool:

@@ -27,6 +27,13 @@ class SourceTerms:
     overflow: Literal["split", "truncate", "drop"] = "split"
     """What becomes of a sample that is longer than the sequences of its step."""
 
+    @property
+    def lack(self) -> str:
+        """What is there of a source that has no row to give."""
+        if not self.rows_per_epoch:
+            return "no rows"
+        return f"no whole row under max_epochs or mixture.repetitions ({self.rows_per_epoch} rows an epoch)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerSettings:

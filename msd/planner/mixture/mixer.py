@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from msd.core.state import StateDict
 from msd.planner.config.mixture import MixtureConfig
+from msd.planner.edits import Reweighted
 from msd.planner.mixture.clock import WithinStep
 from msd.planner.mixture.feedback import Feedback, Steering
 from msd.planner.mixture.schedule import MixtureSchedule
@@ -40,6 +41,7 @@ class Mixer:
             None if mixture.feedback is None else Steering(Feedback.of(mixture.feedback), schedule.names, saved)
         )
         self._schedule = schedule
+        self._schedule_now = schedule
         self._weights = None if saved is None else saved.weights
         self._units = UNITS[mixture.unit]
         self._within: WithinStep | None = None
@@ -49,17 +51,40 @@ class Mixer:
     @property
     def shares(self) -> tuple[float, ...]:
         """The share of each source in force, 0 for those that cannot be drawn."""
-        return self._shares(self._count + (0 if self._within is None else self._within.part), self._live_S)
+        return self.shares_over(self._live_S)
 
-    def idle(self, progress: StateDict, live_S: Sequence[bool]) -> list[bool]:
+    def shares_over(self, live_S: Sequence[bool]) -> tuple[float, ...]:
+        """Return the shares that would be in force if these sources could be drawn."""
+        part = 0 if self._within is None else self._within.part
+        return self._shares(self._schedule_now, self._count + part, live_S, self._weights)
+
+    def shares_at(
+        self, progress: StateDict, live_S: Sequence[bool], edited: Reweighted | None = None
+    ) -> tuple[float, ...]:
+        """Return the shares that the step after a position begins with, but for what feedback says at it."""
+        schedule = self._schedule if edited is None else edited.schedule
+        weights = None if edited is not None and edited.at_step == int(progress["step"]) else self._weights
+        return self._shares(schedule, schedule.clock.count(progress), live_S, weights)
+
+    def idle(self, progress: StateDict, live_S: Sequence[bool], edited: Reweighted | None = None) -> list[bool]:
         """Return which sources have no share in any part of the step after a position, whatever is reported."""
         if self.steering is not None:
             return [not is_live for is_live in live_S]
-        first = self._schedule.clock.count(progress)
-        parts = [self._shares(first + part, live_S) for part in range(self._schedule.clock.ticks_per_step)]
+        schedule = self._schedule if edited is None else edited.schedule
+        first = schedule.clock.count(progress)
+        parts = [self._shares(schedule, first + part, live_S, None) for part in range(schedule.clock.ticks_per_step)]
         return [not any(shares) for shares in zip(*parts, strict=True)]
 
-    def begin(self, progress: StateDict, live_S: Sequence[bool], pack: Pack, carry: Iterable[Piece]) -> None:
+    def begin(
+        self,
+        progress: StateDict,
+        live_S: Sequence[bool],
+        pack: Pack,
+        carry: Iterable[Piece],
+        edited: Reweighted | None = None,
+        *,
+        asks: bool = True,
+    ) -> None:
         """Take the weights of the step after a position.
 
         Args:
@@ -67,12 +92,19 @@ class Mixer:
             live_S: Sources that can be drawn.
             pack: How the step is filled.
             carry: What it begins with.
+            edited: Weights that an edit set, which hold in place of the schedule. What feedback said before them holds
+                no more; it is asked again once their ramp is over.
+            asks: Whether feedback may be asked.
         """
-        clock = self._schedule.clock
+        step = int(progress["step"])
+        self._schedule_now = self._schedule if edited is None else edited.schedule
+        clock = self._schedule_now.clock
         self._count, self._within, self._live_S = clock.count(progress), None, list(live_S)
-        if self.steering is not None:
-            before = dict(zip(self._schedule.names, self._shares(self._count, live_S), strict=True))
-            self._weights = self.steering.weights(int(progress["step"]), before)
+        if edited is not None and edited.at_step == step:
+            self._weights = None
+        elif self.steering is not None and asks and (edited is None or step >= edited.until):
+            before = dict(zip(self._schedule.names, self.shares, strict=True))
+            self._weights = self.steering.weights(step, before)
         if clock.ticks_per_step > 1:
             num_sequences = pack.num_sequences
             length = None if pack.method == "none" else pack.sequence_length
@@ -100,8 +132,9 @@ class Mixer:
         if self.steering is not None:
             self.steering.advance(step, self._weights)
 
-    def _shares(self, count: int, live_S: Sequence[bool]) -> tuple[float, ...]:
-        if self._weights is None:
-            return self._schedule.shares(count, live_S)
-        names = self._schedule.names
-        return shares_of({**self._weights}, names, "explicit", 1.0, {}).over(live_S)
+    def _shares(
+        self, schedule: MixtureSchedule, count: int, live_S: Sequence[bool], weights: dict[str, float] | None
+    ) -> tuple[float, ...]:
+        if weights is None:
+            return schedule.shares(count, live_S)
+        return shares_of({**weights}, schedule.names, "explicit", 1.0, {}).over(live_S)
