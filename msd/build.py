@@ -22,6 +22,8 @@ from msd.core.state import StateDict, canonical_json, fingerprint
 from msd.cost.analytic import build_cost
 from msd.errors import ConfigError
 from msd.loader.loader import SourceLoader
+from msd.loader.poison.precautions import Precautions
+from msd.loader.poison.suspects import Suspects
 from msd.loader.processes.chain import placed
 from msd.loader.processes.pool import TransformProcesses
 from msd.loader.processes.recipe import ChainRecipe
@@ -96,7 +98,12 @@ def build_chain_of(config: PipelineConfig, name: str) -> TransformChain:
 
 
 def place_chains(
-    config: PipelineConfig, chains: Mapping[str, TransformChain], processes: TransformProcesses, *, num_cores: int
+    config: PipelineConfig,
+    chains: Mapping[str, TransformChain],
+    processes: TransformProcesses,
+    precautions: Precautions,
+    *,
+    num_cores: int,
 ) -> dict[str, AppliesTransforms]:
     """Return the transforms of every source, to run where its configuration says.
 
@@ -104,17 +111,38 @@ def place_chains(
         config: The run's configuration.
         chains: From `build_chains`; they have not been used yet.
         processes: Of this host; started when a source needs them.
+        precautions: Of this host, against rows that end or hang it.
         num_cores: That this host has for itself.
 
     Raises:
         ConfigError: If transforms are to run in processes and cannot be sent there.
     """
-    return {
-        name: placed(
-            chain, _recipe(config, name), processes, transform_in=config.sources[name].transform_in, num_cores=num_cores
+    found: dict[str, AppliesTransforms] = {}
+    for name, chain in chains.items():
+        source, recipe = config.sources[name], _recipe(config, name)
+        where = placed(
+            precautions.noted(chain),
+            recipe,
+            processes,
+            transform_in=source.transform_in,
+            num_cores=num_cores,
+            hang_s=source.on_error.hang_s,
         )
-        for name, chain in chains.items()
-    }
+        found[name] = precautions.guarded(chain, recipe, where)
+    return found
+
+
+def build_precautions(config: PipelineConfig, folder: Path) -> Precautions:
+    """Return what keeps a loader host from being ended by one row after the other; see `Precautions`.
+
+    Args:
+        config: The run's configuration.
+        folder: Of the run's crash notes on this machine.
+    """
+    memory = config.runtime.host_memory
+    assert not isinstance(memory, str), "a size is a number once it was checked"
+    hang_s = {name: source.on_error.hang_s for name, source in config.sources.items()}
+    return Precautions(folder, hang_s, memory=memory)
 
 
 def _recipe(config: PipelineConfig, name: str) -> ChainRecipe:
@@ -132,14 +160,17 @@ def build_loaders(
     config: PipelineConfig,
     orders: Mapping[str, SourceOrder],
     chains: Mapping[str, TransformChain] | None = None,
+    *,
+    suspects: Suspects | None = None,
 ) -> dict[str, SourceLoader]:
     """Return a loader for every source; together they hold at most `PAYLOAD_BYTES`."""
+    suspects = Suspects() if suspects is None else suspects
     chains = build_chains(config) if chains is None else chains
     share = _share(config)
     loaders: dict[str, SourceLoader] = {}
     try:
         for name in config.sources:
-            loaders[name] = build_loader(config, orders[name], chains[name], buffer_bytes=share)
+            loaders[name] = build_loader(config, orders[name], chains[name], buffer_bytes=share, suspects=suspects)
     except BaseException:
         for loader in loaders.values():
             loader.close()
@@ -154,6 +185,7 @@ def build_loader(
     *,
     buffer_bytes: int,
     read_bytes: int | None = None,
+    suspects: Suspects | None = None,
 ) -> SourceLoader:
     """Return a loader for one source; several of one source may divide its windows."""
     source = config.sources[order.source]
@@ -164,6 +196,7 @@ def build_loader(
         total_ordinals=order.total_ordinals(config.max_epochs(order.source)),
         buffer_bytes=buffer_bytes,
         read_bytes=read_bytes,
+        suspects=suspects,
     )
 
 

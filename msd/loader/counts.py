@@ -20,6 +20,10 @@ class LoaderCounts:
     failed_rows: int = 0
     failed_by_reason: dict[str, int] = field(default_factory=dict)
     """Failed rows by the type of the exception."""
+    killed_rows: int = 0
+    """Rows that ended or hung their process twice, and are never run again."""
+    skipped_rows: int = 0
+    """Rows that somebody asked to be passed over."""
     filtered_rows: int = 0
     """Rows of which a transform chose to keep nothing."""
     empty_parts: int = 0
@@ -70,6 +74,10 @@ class Tally:
         if result.outcome is Outcome.FAILED:
             totals["failed_rows"] += 1
             self._reasons[reason_class(result.reason)] += 1
+        elif result.outcome is Outcome.KILLED:
+            totals["killed_rows"] += 1
+        elif result.outcome is Outcome.SKIPPED:
+            totals["skipped_rows"] += 1
         elif result.outcome is Outcome.FILTERED:
             totals["filtered_rows"] += 1
         elif result.outcome is Outcome.OVERFLOWED:

@@ -10,12 +10,16 @@ from msd.core.sample import Failure, MetaTable, Outcome, Sample, SampleId, Sampl
 from msd.errors import EngineError
 from msd.loader.buffer import PayloadBuffer
 from msd.loader.counts import Tally
+from msd.loader.poison.suspects import RowsKilled, Suspects
 from msd.loader.rows import RowReader
 from msd.loader.transforms.chain import AppliesTransforms, RowResult
 from msd.sources.base import BlockReader
 
 BATCH_ROWS = 64
 """Rows that go through the transforms together: enough to share the cost of a call, few enough to hold."""
+
+KILLED_REASON = "Killed: its transforms ended or hung their process twice; it is never tried again"
+"""The same however it went, so that a list of failed rows names it once."""
 
 
 class SourceLoader:
@@ -35,6 +39,7 @@ class SourceLoader:
         total_ordinals: int | None,
         buffer_bytes: int = 64 << 20,
         read_bytes: int | None = None,
+        suspects: Suspects | None = None,
     ) -> None:
         """Make a loader that holds nothing yet.
 
@@ -45,6 +50,7 @@ class SourceLoader:
             total_ordinals: Ordinals in all, or None if the source repeats for ever.
             buffer_bytes: Payload held at most.
             read_bytes: Raw rows read ahead at most, besides; None is a quarter of `buffer_bytes`.
+            suspects: Which rows are not to be run, of all sources of this process; None is none.
         """
         self.source = order.source
         self._order = order
@@ -54,6 +60,7 @@ class SourceLoader:
         self._rows = RowReader(order, reader, read_bytes=buffer_bytes // 4 if read_bytes is None else read_bytes)
         self._buffer = PayloadBuffer(buffer_bytes)
         self._tally = Tally()
+        self._suspects = Suspects() if suspects is None else suspects
 
     def examine(self, start: int, num_rows: int) -> MetaTable:
         """Transform the rows that come next and return what is known of them.
@@ -65,6 +72,8 @@ class SourceLoader:
 
         Raises:
             SourceError: If a shard cannot be read. A row that cannot be used is no error: the table says so.
+            RowsKilled: If rows ended the process that they were run apart in. Nothing is known of these rows then;
+                asked again once they are avoided, the table says that they were killed.
         """
         if start < 0 or num_rows < 1:
             raise ValueError(f"examine needs start >= 0 and num_rows >= 1, got start={start}, num_rows={num_rows}")
@@ -120,14 +129,21 @@ class SourceLoader:
         return end if self._total is None else min(end, self._total)
 
     def _examine(self, start: int, stop: int, limit: int) -> MetaTable:
-        rows = self._rows.take(start, stop, limit=limit)
-        results = self._chain.apply(list(zip(range(start, stop), rows, strict=True)))
+        rows = list(zip(range(start, stop), self._rows.take(start, stop, limit=limit), strict=True))
+        avoided = self._suspects.avoided(self.source, start, stop)
+        try:
+            given = iter(self._chain.apply([row for row in rows if row[0] not in avoided] if avoided else rows))
+        except RowsKilled as error:
+            for killed in error.killed:
+                self._suspects.tell(killed)
+            raise
+        results = [_passed_over(avoided[ordinal]) if ordinal in avoided else next(given) for ordinal, _ in rows]
         failures = []
         for ordinal, result in enumerate(results, start):
             self._tally.add(result)
             if result.samples:
                 self._buffer.put(ordinal, result.samples)
-            if result.outcome is Outcome.FAILED:
+            if result.reason:
                 failures.append(self._failure(ordinal, result))
         return MetaTable.of(self.source, start, [(result.outcome, result.samples) for result in results], failures)
 
@@ -142,8 +158,15 @@ class SourceLoader:
                     f"source {self.source!r} was asked for ordinal {ordinal}, but has {self._total}; "
                     "the plan belongs to another configuration"
                 )
+        avoided = self._suspects.avoided(self.source, ordinals[0], ordinals[-1] + 1)
+        for ordinal in ordinals:
+            if avoided.get(ordinal) is Outcome.KILLED:
+                raise self._killed_now(ordinal, "it was killed")
         rows = self._rows.pick(ordinals)
-        results = self._chain.apply(list(zip(ordinals, rows, strict=True)))
+        try:
+            results = self._chain.apply(list(zip(ordinals, rows, strict=True)))
+        except RowsKilled as error:
+            raise self._killed_now(error.killed[0].ordinal, error.killed[0].how) from None
         self._tally.add_remade(len(results))
         made = {}
         for ordinal, result in zip(ordinals, results, strict=True):
@@ -158,6 +181,14 @@ class SourceLoader:
             made[ordinal] = result.samples
         return made
 
+    def _killed_now(self, ordinal: int, how: str) -> EngineError:
+        shard, row = self._rows.where(ordinal)
+        return EngineError(
+            f"row {row} of {shard!r} (source {self.source!r}, ordinal {ordinal}) gave samples when it was examined, "
+            f"and its transforms ended their process when it was made again ({how}); a step holds it already: skip it "
+            "in a saved state (msd state skip) and start from there, or mend the transform"
+        )
+
     def _part(self, held: dict[int, tuple[Sample, ...]], sample_id: SampleId) -> Sample:
         if sample_id.source != self.source:
             raise EngineError(f"the loader of source {self.source!r} was asked for a sample of {sample_id.source!r}")
@@ -168,6 +199,10 @@ class SourceLoader:
                 "give the same each time, and draw only from the rng that they are handed"
             )
         return samples[sample_id.part]
+
+
+def _passed_over(outcome: Outcome) -> RowResult:
+    return RowResult(outcome=outcome, reason=KILLED_REASON if outcome is Outcome.KILLED else "")
 
 
 def _joined(tables: Sequence[MetaTable]) -> MetaTable:

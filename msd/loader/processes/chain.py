@@ -8,9 +8,9 @@ from msd.core.sample import RawSample
 from msd.errors import ConfigError
 from msd.loader.processes.decide import Where
 from msd.loader.processes.measure import Measured
-from msd.loader.processes.pool import TransformProcesses
+from msd.loader.processes.pool import NO_LIMIT_S, TransformProcesses
 from msd.loader.processes.recipe import ChainRecipe
-from msd.loader.transforms.chain import AppliesTransforms, RowResult, TransformChain
+from msd.loader.transforms.chain import AppliesTransforms, RowResult
 from msd.sources.base import BadRow
 
 _log = logging.getLogger("msd")
@@ -19,43 +19,57 @@ _log = logging.getLogger("msd")
 class InProcesses:
     """Transforms of one source, in processes; equal to those of the chain, row by row."""
 
-    def __init__(self, chain: TransformChain, recipe: bytes, processes: TransformProcesses) -> None:
+    def __init__(
+        self,
+        source: str,
+        chain: AppliesTransforms,
+        recipe: bytes,
+        processes: TransformProcesses,
+        *,
+        hang_s: float = NO_LIMIT_S,
+    ) -> None:
         """Use `processes`.
 
         Args:
+            source: Whose transforms they are.
             chain: The transforms, for rows that cannot be sent.
             recipe: How the processes build the same chain; `ChainRecipe.packed`.
             processes: Of this host.
+            hang_s: A row that takes longer ends the process that it is in.
         """
+        self._source = source
         self._chain = chain
         self._recipe = recipe
         self._processes = processes
+        self._hang_s = hang_s
 
     def apply(self, rows: Sequence[tuple[int, RawSample | BadRow]]) -> list[RowResult]:
         """Return what each (ordinal, row) gives; see `TransformChain.apply` and `TransformProcesses.apply`."""
         if not rows:
             return []
-        given = self._processes.apply(self._chain.source, self._recipe, rows)
+        given = self._processes.apply(self._source, self._recipe, rows, hang_s=self._hang_s)
         own = iter(self._chain.apply([row for row, result in zip(rows, given, strict=True) if result is None]))
         return [next(own) if result is None else result for result in given]
 
 
 def placed(
-    chain: TransformChain,
+    chain: AppliesTransforms,
     recipe: ChainRecipe,
     processes: TransformProcesses,
     *,
     transform_in: Literal["auto", "threads", "processes"],
     num_cores: int,
+    hang_s: float = NO_LIMIT_S,
 ) -> AppliesTransforms:
     """Return the transforms of a source, to run where its configuration says.
 
     Args:
-        chain: The transforms.
+        chain: The transforms, in the thread that calls.
         recipe: How they were built.
         processes: Of this host.
         transform_in: Of the source.
         num_cores: That this host has for itself; with one, processes are never worth it.
+        hang_s: A row that takes longer ends the process that it is in.
 
     Raises:
         ConfigError: If the transforms are to run in processes and cannot be sent there.
@@ -63,7 +77,7 @@ def placed(
     if transform_in == "threads" or (transform_in == "auto" and num_cores < 2):
         return chain
     try:
-        in_processes = InProcesses(chain, recipe.packed(), processes)
+        in_processes = InProcesses(recipe.source, chain, recipe.packed(), processes, hang_s=hang_s)
     except ConfigError:
         if transform_in == "processes":
             raise
@@ -72,6 +86,6 @@ def placed(
         return in_processes
 
     def tell(where: Where) -> None:
-        _log.info("source %r is transformed in %s", chain.source, where)
+        _log.info("source %r is transformed in %s", recipe.source, where)
 
     return Measured(chain, in_processes, on_chosen=tell)

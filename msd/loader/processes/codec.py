@@ -177,6 +177,7 @@ def _zone_from(name: str | None) -> tzinfo | None:
 def _plain_result(result: RowResult) -> list[Any]:
     counts = [
         result.num_empty, result.num_split, result.num_truncated_tokens, result.num_dropped, result.num_unlabelled,
+        int(result.lacked_memory),
     ]  # fmt: skip
     return [int(result.outcome), result.reason, counts, [_plain_sample(sample) for sample in result.samples]]
 
@@ -192,7 +193,7 @@ def _plain_sample(sample: Sample) -> list[Any]:
 
 
 def _result(plain: Sequence[Any], source: str, ordinal: int) -> RowResult:
-    outcome, reason, (num_empty, num_split, num_truncated, num_dropped, num_unlabelled), samples = plain
+    outcome, reason, (num_empty, num_split, num_truncated, num_dropped, num_unlabelled, lacked), samples = plain
     return RowResult(
         outcome=Outcome(outcome),
         reason=reason,
@@ -202,6 +203,7 @@ def _result(plain: Sequence[Any], source: str, ordinal: int) -> RowResult:
         num_truncated_tokens=num_truncated,
         num_dropped=num_dropped,
         num_unlabelled=num_unlabelled,
+        lacked_memory=bool(lacked),
     )
 
 

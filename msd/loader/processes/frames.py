@@ -8,8 +8,12 @@ from typing import NamedTuple
 ENDED = struct.Struct("<ii")
 """Number of a process, and how it ended: its exit status, or minus a signal."""
 
-DONE, RAISED, FAILED = "done", "raised", "failed"
-"""What an answer begins with. Then: results; the class of an `MsdError` and its message; what else was raised."""
+ASKED = struct.Struct("<i")
+"""Number of a process that is to start, with a socket of rows and memory for its notes; or to end, without."""
+
+DONE, RAISED, SHORT, FAILED = "done", "raised", "short", "failed"
+"""What an answer begins with. Then: results; the class of an `MsdError` and its message; a `MemoryError` that is no
+single row's; what else was raised."""
 
 _HEAD = struct.Struct("<QQ")
 _DIRECT_BYTES = 1 << 16

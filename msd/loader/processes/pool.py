@@ -1,79 +1,53 @@
 """The processes of one host that transform rows: started when they are first needed, shared by its sources."""
 
-import contextlib
 import itertools
-import os
-import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import msd.errors
 from msd.core.sample import RawSample
-from msd.errors import ClosedError, EngineError, how_ended
+from msd.errors import ClosedError, EngineError
+from msd.loader.poison.slots import to_blame
+from msd.loader.poison.suspects import RowsLost
 from msd.loader.processes.codec import read, results_from, rows_frame
-from msd.loader.processes.frames import ENDED, FAILED, RAISED, Frame, receive, receive_bytes, send
+from msd.loader.processes.frames import FAILED, RAISED, SHORT
+from msd.loader.processes.root import Gone, Process, Root
 from msd.loader.transforms.chain import RowResult
 from msd.sources.base import BadRow
 
-_END_S = 5.0
-"""How a process ended is known within this, and all of them have ended."""
 _CLOSED = "the processes that transform rows were closed with their host"
-
-
-class _Gone(Exception):
-    """A process ended while it had rows."""
-
-
-class _Process:
-    """One process, as the thread sees it that has it."""
-
-    def __init__(self, number: int, connection: socket.socket) -> None:
-        self.number = number
-        self.known: set[str] = set()
-        """Sources whose chain it has."""
-        self._connection = connection
-
-    def ask(self, frame: Frame) -> None:
-        # Who is gone gives no answer: that is where it is noticed.
-        with contextlib.suppress(OSError):
-            send(self._connection, frame)
-
-    def answer(self) -> Frame:
-        try:
-            return receive(self._connection)
-        except EOFError:
-            raise _Gone from None
-
-    def close(self) -> None:
-        self._connection.close()
+NO_LIMIT_S = 1e9
+"""A row may take for ever."""
 
 
 class TransformProcesses:
     """Processes that transform rows of any sources. Their host may use them from any number of threads.
 
-    They end with `close`, and when the host ends in any way.
+    One that ends is replaced. They end with `close`, and when the host ends in any way.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, memory: int | None = None) -> None:
         """Start nothing yet.
 
         Args:
             count: Processes.
+            memory: Bytes that each of them may hold; None is any number.
         """
         self._count = count
+        self._memory = memory
         self._changed = threading.Condition()
-        self._idle: list[_Process] = []
-        self._num_alive = 0
-        self._root: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._ended: dict[int, int] = {}
+        self._idle: list[Process] = []
+        self._root: Root | None = None
         self._is_closed = False
 
     def apply(
-        self, source: str, recipe: bytes, rows: Sequence[tuple[int, RawSample | BadRow]]
+        self,
+        source: str,
+        recipe: bytes,
+        rows: Sequence[tuple[int, RawSample | BadRow]],
+        *,
+        hang_s: float = NO_LIMIT_S,
     ) -> list[RowResult | None]:
         """Return what each (ordinal, row) gives, None for a row that no process can be given.
 
@@ -83,9 +57,11 @@ class TransformProcesses:
             source: Their source.
             recipe: `ChainRecipe.packed` of that source.
             rows: (ordinal, row) each, at least one.
+            hang_s: A row that takes longer ends its process.
 
         Raises:
-            EngineError: If a process ended or a transform would have ended it; names the source and the rows.
+            RowsLost: If a process ended; names those rows of which one may be why.
+            EngineError: If a transform would have ended one, or none can be started; names the source and the rows.
             ClosedError: If the processes were closed.
             MsdError: What the chain raised.
         """
@@ -98,13 +74,16 @@ class TransformProcesses:
             process.ask(frame)
             sent.append(indices)
         answers: list[Any] = []
+        lost: list[RowsLost] = []
         for process, share in zip(taken, shares, strict=True):
             try:
-                answers.append(read(process.answer()))
-            except _Gone:
-                self._discard(taken)
-                raise self._lost(process.number, _named(source, share)) from None
-        self._give_back(taken)
+                answers.append(read(process.answer(hang_s, self._memory)))
+            except Gone:
+                lost.append(self._lost(process, [ordinal for ordinal, _ in share]))
+            else:
+                self._give_back(process)
+        if lost:
+            raise RowsLost([ordinal for one in lost for ordinal in one.ordinals], lost[0].how)
         results: list[RowResult | None] = []
         for share, indices, answer in zip(shares, sent, answers, strict=True):
             results += _results(answer, source, share, indices)
@@ -114,96 +93,67 @@ class TransformProcesses:
         """End all processes, whatever they are at. Closing twice is fine."""
         with self._changed:
             self._is_closed = True
-            root, control, idle = self._root, self._control, self._idle
-            self._root, self._control, self._idle = None, None, []
+            root, idle = self._root, self._idle
+            self._root, self._idle = None, []
             self._changed.notify_all()
-        if root is None or control is None:
-            return
-        # The root ends when nobody holds the other end, and the kernel ends the others then.
-        control.shutdown(socket.SHUT_RDWR)
-        try:
-            root.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            root.kill()
-            root.wait()
-        control.close()
+        if root is not None:
+            root.close()
         for process in idle:
             process.close()
 
-    def _take(self, most: int) -> list[_Process]:
+    def _take(self, most: int) -> list[Process]:
         with self._changed:
-            if self._root is None and not self._is_closed:
-                self._start()
-            while not self._idle and self._num_alive and not self._is_closed:
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._is_closed or self._idle or self._root is None)
             if self._is_closed:
                 raise ClosedError(_CLOSED)
-            if not self._num_alive:
-                raise EngineError("no process that transforms rows is left; an earlier error says why")
+            if self._root is None:
+                self._start()
             taken, self._idle = self._idle[:most], self._idle[most:]
             return taken
 
-    def _give_back(self, processes: Sequence[_Process]) -> None:
+    def _give_back(self, process: Process) -> None:
         with self._changed:
-            if self._is_closed:
-                for process in processes:
-                    process.close()
+            if self._is_closed or process.root is not self._root:
+                process.close()
                 return
-            self._idle += processes
-            self._changed.notify_all()
-
-    def _discard(self, processes: Sequence[_Process]) -> None:
-        """Let go of processes, of which some are gone and others may have an answer that nobody waits for."""
-        for process in processes:
-            process.close()
-        with self._changed:
-            self._num_alive -= len(processes)
+            self._idle.append(process)
             self._changed.notify_all()
 
     def _start(self) -> None:
-        pairs = [socket.socketpair() for _ in range(1 + self._count)]
+        root = Root()
         try:
-            theirs = [child.fileno() for _, child in pairs]
-            self._root = subprocess.Popen(
-                [sys.executable, "-m", "msd.loader.processes.child", *map(str, theirs)],
-                pass_fds=theirs,
-                stdin=subprocess.DEVNULL,
-                env=_environment(),
-                # Ctrl-C is for the process that started the run.
-                start_new_session=True,
-            )
+            self._idle = [root.start() for _ in range(self._count)]
         except OSError as error:
-            for own, _ in pairs:
-                own.close()
+            root.close()
             raise EngineError(
                 f"processes that transform rows cannot be started: {error}; set transform_in: threads"
             ) from None
-        finally:
-            for _, child in pairs:
-                child.close()
-        self._control = pairs[0][0]
-        self._control.settimeout(_END_S)
-        self._idle = [_Process(number, own) for number, (own, _) in enumerate(pairs[1:])]
-        self._num_alive = self._count
+        self._root = root
 
-    def _lost(self, number: int, rows: str) -> EngineError:
+    def _lost(self, process: Process, ordinals: list[int]) -> RowsLost:
+        """Replace a process that is gone; return which of its rows may be why."""
+        in_hand = to_blame(process.in_hand())
+        how = "" if self._is_closed else process.how_ended()
+        process.close()
         with self._changed:
             if self._is_closed:
-                return ClosedError(_CLOSED)
-            return EngineError(
-                f"a process ended ({self._how_ended(number)}) while it transformed {rows}; a transform must not end "
-                "the process that it runs in"
-            )
+                raise ClosedError(_CLOSED)
+            if process.root is self._root:
+                try:
+                    self._idle.append(self._root.start())
+                except OSError:
+                    # What they came from is gone, and all of them with it.
+                    self._drop_root()
+            self._changed.notify_all()
+        return RowsLost([ordinal for entry in in_hand for ordinal in entry.ordinals] or ordinals, how)
 
-    def _how_ended(self, number: int) -> str:
-        assert self._control is not None
-        try:
-            while number not in self._ended:
-                other, status = ENDED.unpack(receive_bytes(self._control, ENDED.size))
-                self._ended[other] = status
-        except EOFError:
-            return "with all others"
-        return how_ended(self._ended[number])
+    def _drop_root(self) -> None:
+        assert self._root is not None
+        root, idle = self._root, self._idle
+        self._root, self._idle = None, []
+        root.close()
+        for process in idle:
+            process.close()
 
 
 def _shares(rows: Sequence[Any], count: int) -> list[Sequence[Any]]:
@@ -218,23 +168,11 @@ def _results(
     kind, *said = answer
     if kind == RAISED:
         raise getattr(msd.errors, said[0])(said[1])
+    if kind == SHORT:
+        raise RowsLost([ordinal for ordinal, _ in share], said[0])
     if kind == FAILED:
-        raise EngineError(f"{_named(source, share)}: {said[0]}")
+        raise EngineError(f"rows {share[0][0]} to {share[-1][0] + 1} of source {source!r}: {said[0]}")
     results: list[RowResult | None] = [None] * len(share)
     for index, result in zip(indices, results_from(said[0], source, [share[i][0] for i in indices]), strict=True):
         results[index] = result
     return results
-
-
-def _named(source: str, share: Sequence[tuple[int, Any]]) -> str:
-    return f"rows {share[0][0]} to {share[-1][0] + 1} of source {source!r}"
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of the processes: modules are found where this process finds them."""
-    environment = dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or os.getcwd() for path in sys.path))
-    # There is a process for each core.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        environment.setdefault(name, "1")
-    return environment

@@ -6,7 +6,7 @@ A row flows through the chain as a dictionary. Three of its keys are conventiona
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from msd.core.text import text_of
@@ -14,6 +14,9 @@ from msd.errors import EngineError, SourceError
 
 Fields: TypeAlias = dict[str, Any]
 """One sample on its way: field name to value."""
+
+At: TypeAlias = Callable[[int], None]
+"""Told the ordinal of each row before something is done with it, or `poison.slots.WHOLE` before many are together."""
 
 INPUT_IDS = "input_ids"
 LOSS_MASK = "loss_mask"
@@ -61,8 +64,15 @@ class Step(ABC):
             Exception: Any other; the row then counts as failed, with the exception as its reason.
         """
 
-    def many(self, samples: Sequence[Fields], places: Sequence[Place]) -> list[list[Fields] | Exception]:
+    def many(
+        self, samples: Sequence[Fields], places: Sequence[Place], at: At = lambda ordinal: None
+    ) -> list[list[Fields] | Exception]:
         """Return what each sample gives, or why it failed; equal to `one` for each, perhaps faster.
+
+        Args:
+            samples: Of consecutive rows, in order.
+            places: Which samples they are.
+            at: Told which row comes next, by those that take one after another.
 
         Raises:
             SourceError: If what a sample needs cannot be reached now: the run ends, since no sample is at fault.
@@ -70,6 +80,7 @@ class Step(ABC):
         """
         given: list[list[Fields] | Exception] = []
         for fields, place in zip(samples, places, strict=True):
+            at(place.ordinal)
             try:
                 given.append(self.one(fields, place))
             except (SourceError, EngineError):

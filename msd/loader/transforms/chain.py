@@ -7,7 +7,8 @@ from typing import Any, Protocol, get_args
 from msd.core.sample import Outcome, RawSample, Sample
 from msd.core.text import text_of
 from msd.errors import ConfigError, SourceError
-from msd.loader.transforms.base import Fields, Place, Step, reason_of
+from msd.loader.poison.slots import WHOLE
+from msd.loader.transforms.base import At, Fields, Place, Step, reason_of
 from msd.loader.transforms.chat import ChatStep
 from msd.loader.transforms.config import (
     ChatConfig,
@@ -48,6 +49,8 @@ class RowResult:
     """Samples left out because they were longer than a sequence."""
     num_unlabelled: int = 0
     """Pieces of conversations left out because nothing in them is learned."""
+    lacked_memory: bool = False
+    """It failed because there was no memory left, which may be no fault of its own."""
 
 
 class AppliesTransforms(Protocol):
@@ -104,15 +107,20 @@ class TransformChain:
             "versions": versions(self._steps, self._tokenizer),
         }
 
-    def apply(self, rows: Sequence[tuple[int, RawSample | BadRow]]) -> list[RowResult]:
+    def apply(self, rows: Sequence[tuple[int, RawSample | BadRow]], at: At = lambda ordinal: None) -> list[RowResult]:
         """Return what each (ordinal, row) gives; no row depends on the others.
 
         A row fails as a whole: if one of the samples it gave fails in a later transform, none is kept.
+
+        Args:
+            rows: (ordinal, row) each.
+            at: Told what is done next; see `base.At`.
 
         Raises:
             SourceError: If what a transform reads besides the rows cannot be reached.
         """
         reasons: dict[int, str] = {}
+        short: set[int] = set()
         live: list[tuple[int, Fields]] = []
         for index, (_, row) in enumerate(rows):
             if isinstance(row, BadRow):
@@ -120,11 +128,13 @@ class TransformChain:
             else:
                 live.append((index, dict(row)))
         for number, step in enumerate(self._steps):
+            at(WHOLE)
             try:
-                live = _advance(step, number, live, rows, reasons)
+                live = _advance(step, number, live, rows, reasons, short, at)
             except SourceError as error:
                 where = f"sources.{self.source}.transforms[{number}] {step.kind}"
                 raise SourceError(f"{where}: {text_of(error)}") from error.__cause__
+        at(WHOLE)
         done: dict[int, Finished] = {}
         for index, fields in live:
             if index in reasons:
@@ -133,7 +143,9 @@ class TransformChain:
                 self._finish.add(fields, rows[index][0], done.setdefault(index, Finished()))
             except Exception as error:
                 reasons[index] = reason_of(error, "the finished sample")
-        return [_result(done.get(index), reasons.get(index)) for index in range(len(rows))]
+                if isinstance(error, MemoryError):
+                    short.add(index)
+        return [_result(done.get(index), reasons.get(index), index in short) for index in range(len(rows))]
 
 
 def build_chain(
@@ -221,13 +233,17 @@ def _advance(
     live: Sequence[tuple[int, Fields]],
     rows: Sequence[tuple[int, Any]],
     reasons: dict[int, str],
+    short: set[int],
+    at: At,
 ) -> list[tuple[int, Fields]]:
-    """Return the samples after one step; adds to `reasons` the rows that failed in it."""
-    given = step.many([fields for _, fields in live], list(_places(live, rows)))
+    """Return the samples after one step; adds to `reasons` the rows that failed in it, and to `short` for memory."""
+    given = step.many([fields for _, fields in live], list(_places(live, rows)), at)
     following: list[tuple[int, Fields]] = []
     for (index, _), made in zip(live, given, strict=True):
         if isinstance(made, Exception):
             reasons.setdefault(index, reason_of(made, f"transform {number} {step.where(made)}"))
+            if isinstance(made, MemoryError):
+                short.add(index)
         else:
             following.extend((index, fields) for fields in made)
     return [(index, fields) for index, fields in following if index not in reasons] if reasons else following
@@ -241,9 +257,9 @@ def _places(live: Sequence[tuple[int, Fields]], rows: Sequence[tuple[int, Any]])
         yield Place(rows[index][0], part)
 
 
-def _result(done: Finished | None, reason: str | None) -> RowResult:
+def _result(done: Finished | None, reason: str | None, lacked_memory: bool) -> RowResult:
     if reason is not None:
-        return RowResult(outcome=Outcome.FAILED, reason=reason)
+        return RowResult(outcome=Outcome.FAILED, reason=reason, lacked_memory=lacked_memory)
     if done is None:
         return RowResult(outcome=Outcome.FILTERED)
     outcome = Outcome.OK if done.samples else Outcome.OVERFLOWED if done.num_dropped else Outcome.FILTERED

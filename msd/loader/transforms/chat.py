@@ -12,7 +12,7 @@ import numpy as np
 
 from msd.core.arrays import Int32Array
 from msd.errors import ConfigError
-from msd.loader.transforms.base import IMAGES, Fields, Place, Step, WrongType, field_of
+from msd.loader.transforms.base import IMAGES, At, Fields, Place, Step, WrongType, field_of
 from msd.loader.transforms.config import USUAL_ROLES, ChatConfig, TurnConfig
 from msd.loader.transforms.text import append, special_id
 from msd.loader.transforms.tokenizer import Tokenizer
@@ -71,7 +71,9 @@ class ChatStep(Step):
             raise given
         return given
 
-    def many(self, samples: Sequence[Fields], places: Sequence[Place]) -> list[list[Fields] | Exception]:
+    def many(
+        self, samples: Sequence[Fields], places: Sequence[Place], at: At = lambda ordinal: None
+    ) -> list[list[Fields] | Exception]:
         """Tokenize the turns of all conversations in one call."""
         rendered: list[list[Span] | Exception] = []
         for fields in samples:

@@ -10,7 +10,7 @@ import numpy as np
 from msd.core.arrays import BoolArray, Int32Array, UInt8Array
 from msd.core.text import text_of
 from msd.errors import ConfigError
-from msd.loader.transforms.base import INPUT_IDS, LOSS_MASK, BadTokens, Fields, Place, Step, WrongType, field_of
+from msd.loader.transforms.base import INPUT_IDS, LOSS_MASK, At, BadTokens, Fields, Place, Step, WrongType, field_of
 from msd.loader.transforms.config import TokenizeConfig, TokenizingStruct, TokensConfig
 from msd.loader.transforms.tokenizer import BOS_TOKENS, BYTES, EOS_TOKENS, Tokenizer
 
@@ -122,7 +122,9 @@ class TokenizeStep(Step):
             raise given
         return given
 
-    def many(self, samples: Sequence[Fields], places: Sequence[Place]) -> list[list[Fields] | Exception]:
+    def many(
+        self, samples: Sequence[Fields], places: Sequence[Place], at: At = lambda ordinal: None
+    ) -> list[list[Fields] | Exception]:
         """Tokenize the texts of all samples in one call."""
         texts: list[str] = []
         failed: dict[int, Exception] = {}

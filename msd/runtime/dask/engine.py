@@ -5,6 +5,7 @@ import atexit
 import contextlib
 import os
 import secrets
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -24,6 +25,7 @@ from msd.coordinator.placement import deal
 from msd.core.checks import whole_number
 from msd.core.mesh import Mesh
 from msd.errors import ClosedError, ConfigError, DeadlineError, EngineError, MsdError, told
+from msd.loader.poison.notes import folder_of
 from msd.runtime.base import check_supported, shown, step_number
 from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.cluster import CLOSE_S, START_S, EmbeddedCluster, Member, Quiet, connect, members, split
@@ -399,6 +401,7 @@ def _remove_sockets(run: str) -> None:
     """Remove what a process that was killed has left."""
     for path in Path(tempfile.gettempdir()).glob(f"msd-{run}-*.sock"):
         path.unlink(missing_ok=True)
+    shutil.rmtree(folder_of(run), ignore_errors=True)
 
 
 def _close_running() -> None:

@@ -12,17 +12,20 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from distributed import get_worker
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 
-from msd.build import build_chains, build_loader, place_chains
+from msd.build import build_chains, build_loader, build_precautions, place_chains
 from msd.config import PipelineConfig
 from msd.core.order import SourceOrder
 from msd.core.sample import MetaTable, SampleId, SampleSlab
 from msd.errors import ClosedError, EngineError, MsdError, told
 from msd.loader.loader import BATCH_ROWS, SourceLoader
+from msd.loader.poison.notes import Ended, folder_of
+from msd.loader.poison.suspects import News, RowsKilled
 from msd.loader.processes.pool import TransformProcesses
 from msd.runtime.dask.lifetime import close_when_released
 from msd.runtime.dask.wire import Wire, pack, slab_to_wire, tables_to_wire, unpack
@@ -76,8 +79,15 @@ class LoaderHost:
         num_cores = len(os.sched_getaffinity(0)) // num_sharing
         # Two at least, so that one slow source does not hold up the others.
         threads = max(2, num_cores)
-        self._processes = TransformProcesses(threads)
-        self._chains = place_chains(config, build_chains(config), self._processes, num_cores=num_cores)
+        self._precautions = build_precautions(config, folder_of(run))
+        self._suspects = self._precautions.suspects
+        self._processes = TransformProcesses(threads, memory=self._precautions.memory)
+        try:
+            chains = build_chains(config)
+            self._chains = place_chains(config, chains, self._processes, self._precautions, num_cores=num_cores)
+        except BaseException:
+            self._precautions.close()
+            raise
         self._buffer_bytes = buffer_bytes
         self._loaders: dict[_Key, SourceLoader] = {}
         self._partitions: dict[str, list[int]] = {}
@@ -89,6 +99,8 @@ class LoaderHost:
         self._fetching = ThreadPoolExecutor(self._num_fetching, thread_name_prefix="msd-fetch")
         self._queue: deque[_Request] = deque()
         self._under_way: set[_Request] = set()
+        self._parked: list[_Request] = []
+        """Those with a row of which somebody has to decide what it is answered with."""
         self._busy: set[_Key] = set()
         """Loaders that are given to a thread."""
         self._entered: set[_Key] = set()
@@ -121,6 +133,7 @@ class LoaderHost:
                     self._chains[source],
                     buffer_bytes=max(4 << 20, self._buffer_bytes // num_sources),
                     read_bytes=READ_BYTES // num_sources,
+                    suspects=self._suspects,
                 )
                 self._partitions.setdefault(source, []).append(partition)
             return self._loaders[key]
@@ -133,19 +146,25 @@ class LoaderHost:
         Args:
             term: Of the planner: lower ones are refused.
             asked: Packed: `requests`, (source, partition, start, num_rows) each, of which one that is under way already
-                is not begun twice; `releases`, by source the ordinal before which payload may go.
+                is not begun twice; `releases`, by source the ordinal before which payload may go; `rows` that are not
+                run like others; `told`, the `news_number` of the last answer that came.
             seen: `number` of the last answer that came.
             wait_s: Seconds to wait while there is nothing to tell.
         """
         self._check_term(term)
         if self._news is None:
             self._news = asyncio.Event()
+            self._suspects.on_news = partial(asyncio.get_running_loop().call_soon_threadsafe, self._news.set)
         self._done = [entry for entry in self._done if entry[0] > seen]
         asked = unpack(asked)
         for source, before in asked["releases"].items():
             for partition in self._partitions.get(source, ()):
                 self._release_due[source, partition] = before
                 self._release((source, partition))
+        self._treat(asked["rows"])
+        if asked["requests"]:
+            # Another host may have had them before, and may be gone because of one of them.
+            self._precautions.read_others(self._config.runtime.silence_s)
         known = self._under_way | {request for _, request, _ in self._done}
         for source, partition, start, num_rows in asked["requests"]:
             request = (source, partition, start, num_rows)
@@ -153,13 +172,19 @@ class LoaderHost:
                 self._under_way.add(request)
                 self._queue.append(request)
         self._feed()
-        if not self._done and self._error is None:
-            self._news.clear()
+        self._news.clear()
+        if not self._done and self._error is None and not self._suspects.news(asked["told"])[1]:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), wait_s)
         if self._error is not None:
             raise self._error
-        return pack({"number": self._num_done, **tables_to_wire([table for _, _, table in self._done])})
+        news_number, news = self._suspects.news(asked["told"])
+        return pack({
+            "number": self._num_done,
+            "news_number": news_number,
+            "news": [_told(one) for one in news],
+            **tables_to_wire([table for _, _, table in self._done]),
+        })  # fmt: skip
 
     async def fetch(self, term: int, wanted: Wire, pixels: bool = True) -> Wire:
         """Return samples of any partitions as one slab.
@@ -205,6 +230,7 @@ class LoaderHost:
     def _close(self) -> None:
         self._is_closed = True
         self._processes.close()
+        self._precautions.close()
         deadline = time.monotonic() + CLOSE_S
         for threads in (self._threads, self._fetching):
             threads.shutdown(timeout=max(0.0, deadline - time.monotonic()))
@@ -212,6 +238,18 @@ class LoaderHost:
             # A transform cannot be cut short: what a thread is still in ends with the process.
             if key not in self._entered:
                 loader.close()
+
+    def _treat(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Take which rows are not run like others: `avoid` or `isolate`, and what `Suspects` wants to know."""
+        for kind, *what in rows:
+            if kind == "avoid":
+                self._suspects.avoid(*what)
+            else:
+                self._suspects.isolate([(source, ordinal) for source, ordinal in what])
+        if rows:
+            self._queue.extend(self._parked)
+            self._under_way.update(self._parked)
+            self._parked = []
 
     # On the worker's loop. Crossing to a thread and back costs as much as preparing several small rows, so that
     # requests of many loaders go together, and each loader is in one thread at a time.
@@ -244,6 +282,9 @@ class LoaderHost:
     async def _examine(self, batch: Sequence[_Request]) -> None:
         tables = await asyncio.get_running_loop().run_in_executor(self._threads, self._examined, batch)
         for request, table in zip(batch, tables, strict=False):
+            if table is None:
+                self._parked.append(request)
+                continue
             self._num_done += 1
             self._done.append((self._num_done, request, table))
         self._under_way.difference_update(batch)
@@ -282,13 +323,15 @@ class LoaderHost:
 
     # On threads.
 
-    def _examined(self, batch: Sequence[_Request]) -> list[MetaTable]:
-        """Return the tables of requests, fewer if one cannot be answered: that ends the run."""
-        tables: list[MetaTable] = []
+    def _examined(self, batch: Sequence[_Request]) -> list[MetaTable | None]:
+        """Return the tables of requests, fewer if one cannot be answered: that ends the run; None for one to park."""
+        tables: list[MetaTable | None] = []
         for source, partition, start, num_rows in batch:
             try:
                 with self._inside((source, partition)) as loader:
                     tables.append(loader.examine(start, num_rows))
+            except RowsKilled:
+                tables.append(None)
             except MsdError as error:
                 self._error = error
                 break
@@ -358,6 +401,12 @@ def added(first: Any, second: Any) -> Any:
     if isinstance(second, dict):
         return {key: added(first.get(key), second.get(key)) for key in {**first, **second}}
     return first + second
+
+
+def _told(news: News) -> Wire:
+    if isinstance(news, Ended):
+        return {"rows": [list(row) for row in news.rows], "how": news.how}
+    return {"killed": [news.source, news.ordinal], "how": news.how}
 
 
 def _allow_files() -> None:

@@ -12,8 +12,30 @@ from distributed import get_worker
 from msd.build import build_coordinator
 from msd.config import PipelineConfig
 from msd.coordinator import Position
-from msd.coordinator.commands import Assign, Command, Drop, Examine, Fail, Finish, Planned, Release, Rewind
-from msd.coordinator.events import BytesHeld, Event, HostLost, HostSilent, RowsExamined, RunFailed, StepAsked
+from msd.coordinator.commands import (
+    Assign,
+    Avoid,
+    Command,
+    Drop,
+    Examine,
+    Fail,
+    Finish,
+    Isolate,
+    Planned,
+    Release,
+    Rewind,
+)
+from msd.coordinator.events import (
+    BytesHeld,
+    Event,
+    HostLost,
+    HostSilent,
+    RowKilled,
+    RowsEnded,
+    RowsExamined,
+    RunFailed,
+    StepAsked,
+)
 from msd.coordinator.placement import Placement
 from msd.core.order import SourceOrder
 from msd.core.state import StateDict, canonical_json
@@ -229,6 +251,10 @@ class PlannerActor:
                 case Release(source=source, before=before):
                     for host in dict.fromkeys(self._coordinator.placement.hosts[source]):
                         self._outboxes[host].releases[source] = before
+                case Avoid(source=source, first=first, last=last, reason=reason):
+                    self._treat(["avoid", source, first, last, reason])
+                case Isolate(rows=rows):
+                    self._treat(["isolate", *([source, ordinal] for source, ordinal in rows)])
                 case Planned(plan=plan):
                     self._record.add(plan)
                 case Assign() | Drop() | Finish() | Rewind():
@@ -241,6 +267,11 @@ class PlannerActor:
         if waits != self._waits:
             self._waits = waits
             self._tell_all({"kind": "waits", "for": waits or "samples on their way"})
+
+    def _treat(self, rows: list[Any]) -> None:
+        """Tell every host of rows that are not run like others."""
+        for host in self._hosts:
+            self._outboxes[host].put_rows(rows)
 
     def _tell_all(self, order: Wire) -> None:
         for name in self._constructors:
@@ -283,6 +314,7 @@ class PlannerActor:
     async def _drive_host(self, name: str) -> None:
         """Carry requests to a host and metadata back, as long as there is something to ask or to wait for."""
         outbox, seen, silences = self._outboxes[name], 0, 0
+        told, num_rows_told = 0, 0
         silence_s = min(SILENCE_S, self._deadline_s / (2 * SILENCES))
         owed: set[tuple[str, int, int]] = set()
         while True:
@@ -290,7 +322,8 @@ class PlannerActor:
                 await outbox.wait()
             requests, releases = outbox.drain()
             owed.update((source, start, num_rows) for source, _, start, num_rows in requests)
-            asked = pack({"requests": requests, "releases": releases})
+            rows = outbox.rows[num_rows_told:]
+            asked = pack({"requests": requests, "releases": releases, "rows": rows, "told": told})
             try:
                 packed = await call(
                     self._worker, self._hosts[name], "advance", self._term, asked, seen, TICK_S, deadline_s=silence_s
@@ -309,7 +342,10 @@ class PlannerActor:
                 self._put(HostSilent(name))
                 continue
             wire = unpack(packed)
-            silences, seen = 0, wire["number"]
+            silences, seen, told = 0, wire["number"], wire["news_number"]
+            num_rows_told += len(rows)
+            for news in wire["news"]:
+                self._put(_event_of(news))
             tables = tables_from_wire(wire)
             owed.difference_update((table.source, table.start, table.num_rows) for table in tables)
             for table in tables:
@@ -350,11 +386,21 @@ def _plain(error: Exception) -> MsdError:
     return EngineError(f"the run failed with {type(error).__name__}: {error}")
 
 
+def _event_of(news: Wire) -> Event:
+    """Return what a host has to tell of rows that ended a process."""
+    if "killed" in news:
+        source, ordinal = news["killed"]
+        return RowKilled(source, ordinal, news["how"])
+    return RowsEnded(tuple((source, ordinal) for source, ordinal in news["rows"]), news["how"])
+
+
 class _Outbox:
     """What waits to be carried to one process."""
 
     def __init__(self) -> None:
         self._items: list[Any] = []
+        self.rows: list[list[Any]] = []
+        """All that was ever said of rows that are not run like others."""
         self.releases: dict[str, int] = {}
         self._has_items = asyncio.Event()
         self._num_put = 0
@@ -364,6 +410,10 @@ class _Outbox:
     def put(self, item: Any) -> None:
         self._num_put += 1
         self._items.append(item)
+        self._has_items.set()
+
+    def put_rows(self, rows: list[Any]) -> None:
+        self.rows.append(rows)
         self._has_items.set()
 
     async def wait(self) -> None:

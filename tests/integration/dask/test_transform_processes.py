@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 import msd
-from msd.errors import EngineError
 from msd.runtime.dask.cluster import EmbeddedCluster
 from msd.testing import scenarios
 from msd.testing.scenarios import same_bytes, undisturbed
@@ -86,18 +85,6 @@ def test_a_loop_in_python_runs_in_several_processes_that_end_with_the_run(cluste
         started = children_of(engine)
         assert len(found & {each.pid for each in started}) > 1
     wait_until(lambda: are_gone(started), "processes stay when the run is closed")
-
-
-def test_a_transform_that_ends_its_process_is_one_error_that_names_source_and_rows(cluster):
-    def ends(sample):
-        if sample["n"] == 60:
-            os._exit(3)
-        return sample
-
-    config = on(one_source(ends, shuffle=False), cluster)
-    message = r"a process ended \(exit status 3\) while it transformed rows \d+ to \d+ of source 'web'"
-    with msd.start(config) as engine, pytest.raises(EngineError, match=message):
-        take(engine.client(0), 100)
 
 
 def test_a_killed_host_leaves_no_process_behind():

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from msd.errors import ClosedError, ConfigError, EngineError, SourceError
+from msd.loader.poison.suspects import RowsLost
 from msd.loader.processes import measure
 from msd.loader.processes.chain import InProcesses, placed
 from msd.loader.processes.decide import Timing
@@ -38,7 +39,7 @@ def recipe(*transforms, source="web", length=16, overflow="split"):
 
 
 def in_processes(how, processes):
-    return InProcesses(how.build(), how.packed(), processes)
+    return InProcesses(how.source, how.build(), how.packed(), processes)
 
 
 def numbered(rows, first=0):
@@ -197,15 +198,32 @@ def crash(how):
     ],
     ids=["exit", "fault", "kill"],
 )
-def test_a_process_that_ends_is_one_error_that_names_its_rows(how, said):
+def test_a_process_that_ends_is_replaced_and_names_the_row_that_it_was_at(how, said):
     processes = TransformProcesses(2)
     chain = in_processes(recipe(crash(how)), processes)
-    rows = [{"n": number} for number in range(4)]
+    rows = numbered([{"n": number} for number in range(4)], 10)
     try:
-        with pytest.raises(EngineError, match=rf"ended \({said}\) while it transformed rows 12 to 14 of source 'web'"):
-            chain.apply(numbered(rows, 10))
-        with pytest.raises(EngineError, match="no process that transforms rows is left"):
-            chain.apply(numbered(rows, 10))
+        for _ in range(2):
+            with pytest.raises(RowsLost) as lost:
+                chain.apply(rows)
+            assert (lost.value.ordinals, lost.value.how) == ((13,), said)
+        assert [len(result.samples) for result in chain.apply(rows[:3])] == [1, 1, 1]
+    finally:
+        processes.close()
+
+
+def test_all_processes_are_replaced_when_what_they_come_from_is_gone():
+    processes = TransformProcesses(2)
+    chain = in_processes(recipe(BYTES), processes)
+    before = set(psutil.Process().children())
+    try:
+        chain.apply([(0, {"text": "a"})])
+        (root,) = set(psutil.Process().children()) - before
+        root.kill()
+        psutil.wait_procs(root.children(), timeout=10)
+        with pytest.raises(RowsLost, match="with all others"):
+            chain.apply([(7, {"text": "a"})])
+        assert chain.apply([(7, {"text": "a"})])[0].samples
     finally:
         processes.close()
 
