@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from msd.core.arrays import UInt8Array
 from msd.core.sample import RawSample
 
 Transform = Callable[[RawSample], RawSample]
@@ -89,7 +90,7 @@ class EatAt(_At):
 
     def harm(self) -> None:
         """Hold `nbytes` for as long as the process is let live."""
-        held = []
+        held: list[UInt8Array] = []
         while sum(len(each) for each in held) < self.nbytes:
             held.append(np.ones(self.step, dtype=np.uint8))
             # Small machines are to see it grow before they have nothing left.
