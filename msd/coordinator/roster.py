@@ -1,0 +1,408 @@
+"""Who holds which post of a run: processes come and go, posts are held again. No I/O, no clock, no thread.
+
+Posts are the planner, the constructors, and one loader host a loading process. A post that is lost is filled again,
+under a new epoch, by the worker that suits it best; which rows a host prepares is the coordinator's matter.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["planner", "constructor", "host"]
+
+PLANNER: Kind = "planner"
+MOST_LOSSES = 5
+"""So many losses of one name within `BUDGET_S`, and the next ends the run: something takes down whatever is started."""
+BUDGET_S = 60.0
+SLOW_HOST = 3.0
+"""A host that is silent this many times the patience is killed: its rows have long been with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A process of the cluster."""
+
+    name: str
+    address: str
+    host: str
+    """Of the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCame:
+    """A process is there."""
+
+    worker: Worker
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A process is gone, or left."""
+
+    address: str
+    how: str
+    """For people: `SIGKILL`, `exit status 1`, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnded:
+    """A process that was started ended before it was there."""
+
+    name: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class PostLost:
+    """What held a post is gone though its process is there, or could not be made."""
+
+    post: str
+    epoch: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class PostSilent:
+    """What holds a post has said nothing for as long as patience lasts."""
+
+    post: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PostAnswered:
+    """What was silent has answered."""
+
+    post: str
+    epoch: int
+
+
+Event: TypeAlias = WorkerCame | WorkerLost | WorkerEnded | PostLost | PostSilent | PostAnswered
+
+
+@dataclass(frozen=True, slots=True)
+class Vacate:
+    """Tell the others that a post is held no longer."""
+
+    post: str
+    kind: Kind
+    epoch: int
+    worker: str
+    """Name of the process."""
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Have a worker hold a post."""
+
+    post: str
+    kind: Kind
+    epoch: int
+    """Greater than any under which the post was held before; the planner's is its term."""
+    worker: Worker
+    is_shadow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Start a process of our own again."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker:
+    """End a process of our own that does not answer."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The run cannot go on."""
+
+    why: str
+
+
+Command: TypeAlias = Vacate | Fill | StartWorker | KillWorker | GiveUp
+
+
+@dataclass(slots=True)
+class _Post:
+    name: str
+    kind: Kind
+    epoch: int = 0
+    worker: Worker | None = None
+    home: str = ""
+    """Name of the worker that held it last: it is given the post again if it comes back."""
+    vacant_since: float = 0.0
+    silent_since: float | None = None
+
+
+class Roster:
+    """Keeps every post held. Events in, commands out; times are seconds of any one clock."""
+
+    def __init__(
+        self,
+        *,
+        num_hosts: int,
+        num_shadows: int,
+        own: Iterable[str] = (),
+        silence_s: float,
+        deadline_s: float,
+    ) -> None:
+        """Have no worker yet; `begin` takes the first ones.
+
+        Args:
+            num_hosts: Loader hosts wanted.
+            num_shadows: Standing by, besides.
+            own: Names of the processes that are ours to start and to kill.
+            silence_s: After this a post is taken for silent; a vacant one waits so long for a worker of its kind.
+            deadline_s: A planner or constructor that has no worker for so long ends the run.
+        """
+        self._num_hosts = num_hosts
+        self._num_shadows = num_shadows
+        self._own = frozenset(own)
+        self._silence_s = silence_s
+        self._deadline_s = deadline_s
+        self._workers: dict[str, Worker] = {}
+        self._frozen: set[str] = set()
+        """Addresses that are given no post: what was there did not answer."""
+        self._fixed: list[_Post] = []
+        """The planner's and the constructors'."""
+        self._hosts: dict[str, _Post] = {}
+        self._epochs: dict[str, int] = {}
+        self._losses: dict[str, deque[tuple[float, str]]] = {}
+        self._killed: set[str] = set()
+        self._has_given_up = False
+
+    def begin(self, constructors: Sequence[str], workers: Iterable[Worker]) -> list[Fill]:
+        """Fill all posts from the workers there are: at the start, and when all were lost with their scheduler.
+
+        Args:
+            constructors: Names of theirs.
+            workers: At least one.
+        """
+        found = in_order(workers)
+        self._workers = {worker.address: worker for worker in found}
+        self._frozen.clear()
+        self._hosts.clear()
+        control, planner, loading = split(found)
+        self._fixed = [_Post(PLANNER, PLANNER), *(_Post(name, "constructor") for name in constructors)]
+        fills = [self._fill(self._fixed[0], planner)]
+        for number, post in enumerate(self._fixed[1:]):
+            # Runs of ranks go to constructing workers in the order of their names: where workers are numbered as the
+            # trainer's nodes are, each node's ranks find their constructor on their own machine.
+            fills.append(self._fill(post, control[number * len(control) // len(constructors)]))
+        return fills + [self._host_at(worker) for worker in loading[: self._num_hosts + self._num_shadows]]
+
+    def handle(self, events: Iterable[Event], now_s: float) -> list[Command]:
+        """Take what happened up to now and return what to do."""
+        if self._has_given_up:
+            return []
+        commands: list[Command] = []
+        for event in events:
+            commands += self._note(event, now_s)
+        for post in self._hosts.values():
+            commands += self._kill_if_silent(post, now_s)
+        for name, losses in self._losses.items():
+            while losses and losses[0][0] <= now_s - BUDGET_S:
+                losses.popleft()
+            if len(losses) > MOST_LOSSES:
+                how = ", ".join(how for _, how in losses)
+                return [*commands, *self._give_up(
+                    f"{name} was lost {len(losses)} times within {BUDGET_S:g} s ({how}), and what takes its place "
+                    "would end likewise; see what ends it, then start the run again"
+                )]  # fmt: skip
+        return commands + self._refill(now_s)
+
+    def move(self, constructors: Sequence[str], now_s: float) -> list[Command]:
+        """Have another planner and other constructors, and the hosts that there are: the mesh is another one."""
+        control, planner, _ = split(self._sorted())
+        self._fixed = [_Post(PLANNER, PLANNER, home=planner.name, vacant_since=now_s)]
+        for number, name in enumerate(constructors):
+            home = control[number * len(control) // len(constructors)].name
+            self._fixed.append(_Post(name, "constructor", home=home, vacant_since=now_s))
+        return self._refill(now_s)
+
+    def worker(self, address: str) -> Worker | None:
+        """Return the worker at an address."""
+        return self._workers.get(address)
+
+    def address(self, name: str) -> str | None:
+        """Return the address of a worker that is there."""
+        return next((worker.address for worker in self._workers.values() if worker.name == name), None)
+
+    @property
+    def next_term(self) -> int:
+        """Of the planner that is made next."""
+        return self._epochs.get(PLANNER, 0) + 1
+
+    def _note(self, event: Event, now_s: float) -> list[Command]:
+        match event:
+            case WorkerCame(worker=worker):
+                self._workers[worker.address] = worker
+                self._killed.discard(worker.name)
+                return []
+            case WorkerLost(address=address, how=how):
+                return self._lose_worker(address, how, now_s)
+            case WorkerEnded(name=name, how=how):
+                self._count(name, how, now_s)
+                return [StartWorker(name)] if name in self._own else []
+            case PostLost(post=name, epoch=epoch, how=how):
+                post = self._held(name, epoch)
+                return [] if post is None else [self._vacate(post, how, now_s)]
+            case PostSilent(post=name, epoch=epoch):
+                post = self._held(name, epoch)
+                return [] if post is None else self._silent(post, now_s)
+            case PostAnswered(post=name, epoch=epoch):
+                post = self._held(name, epoch)
+                if post is not None and post.worker is not None:
+                    post.silent_since = None
+                    self._frozen.discard(post.worker.address)
+                return []
+
+    def _lose_worker(self, address: str, how: str, now_s: float) -> list[Command]:
+        worker = self._workers.pop(address, None)
+        if worker is None:
+            return []
+        self._frozen.discard(address)
+        self._killed.discard(worker.name)
+        held = [post for post in (*self._fixed, *self._hosts.values()) if post.worker == worker]
+        if not held:
+            self._count(worker.name, how, now_s)
+        commands: list[Command] = [self._vacate(post, how, now_s) for post in held]
+        return [*commands, StartWorker(worker.name)] if worker.name in self._own else commands
+
+    def _silent(self, post: _Post, now_s: float) -> list[Command]:
+        assert post.worker is not None
+        if post.silent_since is None:
+            post.silent_since = now_s
+        if post.kind == "host":
+            # Others have its rows already; it may be only slow, and then it is one more host.
+            if post.worker.name not in self._own:
+                self._frozen.add(post.worker.address)
+            return []
+        if post.worker.name in self._own:
+            return self._kill(post)
+        # Not ours to kill: what is there is not listened to any more, and comes to its end when it is told.
+        self._frozen.add(post.worker.address)
+        return [self._vacate(post, f"no answer for {self._silence_s:g} s", now_s)]
+
+    def _kill_if_silent(self, post: _Post, now_s: float) -> list[Command]:
+        if post.silent_since is None or post.worker is None or post.worker.name not in self._own:
+            return []
+        is_over = now_s - post.silent_since >= (SLOW_HOST - 1) * self._silence_s
+        return self._kill(post) if is_over else []
+
+    def _kill(self, post: _Post) -> list[Command]:
+        assert post.worker is not None
+        if post.worker.name in self._killed:
+            return []
+        self._killed.add(post.worker.name)
+        return [KillWorker(post.worker.name, f"{post.name} did not answer")]
+
+    def _refill(self, now_s: float) -> list[Command]:
+        commands: list[Command] = []
+        for post in self._fixed:
+            if post.worker is not None:
+                continue
+            worker = self._worker_for(post, now_s)
+            if worker is not None:
+                commands.append(self._fill(post, worker))
+            elif now_s - post.vacant_since > self._deadline_s:
+                return self._give_up(
+                    f"{post.name} is gone and no Dask worker came within {self._deadline_s:g} s to take its place; "
+                    "start one with `dask worker`, then the run again"
+                )
+        for worker in self._sorted():
+            if self._num_live_hosts() >= self._num_hosts + self._num_shadows:
+                break
+            if _loads(worker) and worker.address not in self._frozen and not self._load_of(worker):
+                commands.append(self._host_at(worker))
+        return commands
+
+    def _worker_for(self, post: _Post, now_s: float) -> Worker | None:
+        """Return who suits a post: a worker of its kind, else a spare one, in the end any."""
+        there = [worker for worker in self._sorted() if worker.address not in self._frozen]
+        kinds = ("msd-planner", "msd-control") if post.kind == PLANNER else ("msd-control",)
+        for kind in kinds:
+            if of_kind := [worker for worker in there if worker.name.startswith(kind)]:
+                return min(of_kind, key=lambda worker: (worker.name != post.home, self._load_of(worker)))
+        spare = [worker for worker in there if worker.name not in self._hosts and worker.name not in self._own]
+        if spare:
+            return spare[0]
+        if now_s - post.vacant_since < self._patience_s(post):
+            return None
+        return min(there, key=self._load_of, default=None)
+
+    def _patience_s(self, post: _Post) -> float:
+        """Return how long a post waits for the process that is being started for it."""
+        return 10 * self._silence_s if post.home in self._own else self._silence_s
+
+    def _host_at(self, worker: Worker) -> Fill:
+        is_shadow = self._num_live_hosts() >= self._num_hosts
+        post = self._hosts[worker.name] = _Post(worker.name, "host")
+        return self._fill(post, worker, is_shadow=is_shadow)
+
+    def _fill(self, post: _Post, worker: Worker, *, is_shadow: bool = False) -> Fill:
+        epoch = post.epoch = self._epochs[post.name] = self._epochs.get(post.name, 0) + 1
+        post.worker, post.home, post.silent_since = worker, worker.name, None
+        return Fill(post.name, post.kind, epoch, worker, is_shadow)
+
+    def _vacate(self, post: _Post, how: str, now_s: float) -> Vacate:
+        assert post.worker is not None
+        told = Vacate(post.name, post.kind, post.epoch, post.worker.name, how)
+        self._count(post.name, how, now_s)
+        post.worker, post.silent_since, post.vacant_since = None, None, now_s
+        if post.kind == "host":
+            del self._hosts[post.name]
+        return told
+
+    def _held(self, name: str, epoch: int) -> _Post | None:
+        post = self._hosts.get(name) or next((post for post in self._fixed if post.name == name), None)
+        return post if post is not None and post.worker is not None and post.epoch == epoch else None
+
+    def _count(self, name: str, how: str, now_s: float) -> None:
+        self._losses.setdefault(name, deque()).append((now_s, how))
+
+    def _give_up(self, why: str) -> list[Command]:
+        self._has_given_up = True
+        return [GiveUp(why)]
+
+    def _sorted(self) -> list[Worker]:
+        return in_order(self._workers.values())
+
+    def _load_of(self, worker: Worker) -> int:
+        return sum(post.worker == worker for post in (*self._fixed, *self._hosts.values()))
+
+    def _num_live_hosts(self) -> int:
+        return sum(post.silent_since is None for post in self._hosts.values())
+
+
+def in_order(workers: Iterable[Worker]) -> list[Worker]:
+    """Return workers by name, `msd-control-2` before `msd-control-10`."""
+    return sorted(workers, key=lambda worker: _numbered(worker.name))
+
+
+def split(found: Sequence[Worker]) -> tuple[list[Worker], Worker, list[Worker]]:
+    """Return who constructs, who plans, and who may load.
+
+    Workers that are named `msd-control*` construct and `msd-planner*` plan; on a cluster where none is, the first
+    worker does both and the others load.
+    """
+    control = [worker for worker in found if worker.name.startswith("msd-control")] or list(found[:1])
+    planner = next((worker for worker in found if worker.name.startswith("msd-planner")), control[0])
+    return control, planner, [worker for worker in found if worker not in control and _loads(worker)]
+
+
+def _loads(worker: Worker) -> bool:
+    return not worker.name.startswith(("msd-control", "msd-planner"))
+
+
+def _numbered(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
