@@ -92,10 +92,7 @@ class Lease:
         """Raise `LeaseError` if another run has taken the lease."""
         owner = read_owner(self._folder)
         if owner is not None and owner.token != self._token:
-            raise LeaseError(
-                f"run {self._run} has lost the checkpoint {self._folder.path} to run {owner.run} ({_where(owner)}) and "
-                "ends; one run at a time may write there: give each its own checkpoint.path"
-            )
+            raise _lost(self._folder, self._run, owner)
 
     def release(self) -> None:
         """Give the lease up, if it is still held. Never raises: a lease that stays is found dead by the next run."""
@@ -138,6 +135,13 @@ def read_owner(folder: Folder) -> Owner | None:
         return None
 
 
+def check_owner(folder: Folder, run: str) -> None:
+    """Raise `LeaseError` if another run than this one holds the lease."""
+    owner = read_owner(folder)
+    if owner is not None and owner.run != run:
+        raise _lost(folder, run, owner)
+
+
 def liveness(owner: Owner, *, now: float) -> str:
     """Return `alive`, `dead`, or `unknown` for a process of elsewhere that may still live."""
     if owner.boot and owner.boot == _boot():
@@ -147,6 +151,13 @@ def liveness(owner: Owner, *, now: float) -> str:
         if started is not None:
             return "alive" if started == owner.started else "dead"
     return "dead" if now - owner.renewed_at > owner.lease_s else "unknown"
+
+
+def _lost(folder: Folder, run: str, owner: Owner) -> LeaseError:
+    return LeaseError(
+        f"run {run} has lost the checkpoint {folder.path} to run {owner.run} ({_where(owner)}) and ends; one run at a "
+        "time may write there: give each its own checkpoint.path"
+    )
 
 
 def _where(owner: Owner) -> str:

@@ -91,6 +91,8 @@ class CheckpointConfig(ConfigStruct, frozen=True, kw_only=True):
     """Another run may take the path over when its owner has not renewed its lease for so long."""
     take_over: bool = False
     """True: take the path from a run that still holds its lease; that one ends."""
+    force: bool = False
+    """True: resume in spite of changes that make another order from there on, such as another seed or tokenizer."""
 
     def __post_init__(self) -> None:
         if self.every < 1 or self.keep < 1:
