@@ -138,11 +138,11 @@ class LocalEngine:
                 progress = plan.progress
             return canonical_json(run_state(progress, self._identity))
 
-    def load(self, rank: int, session: int, state: StateDict) -> None:
+    def load(self, rank: int, session: int, state: StateDict, *, force: bool = False) -> None:
         """Move the run to a saved position; see `RankClient.load_state_dict`."""
         with self._lock:
             self._check_open()
-            self._perform(self._coordinator.load(rank, session, progress_of(state, self._identity)))
+            self._perform(self._coordinator.load(rank, session, progress_of(state, self._identity, force=force)))
 
     def stats(self) -> dict[str, Any]:
         """Return what the run has done so far."""
