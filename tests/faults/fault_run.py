@@ -67,10 +67,10 @@ class FaultyRun:
         wait_until(lambda: listens(port), 30, "the scheduler")
         return found
 
-    def worker(self, name: str, scheduler: str, *options: object) -> Service:
-        """Add a Dask worker of that scheduler."""
+    def worker(self, name: str, scheduler: str, *where: object) -> Service:
+        """Add a Dask worker of that scheduler; `where` are options that say where it listens."""
         one = ("--name", name, "--nthreads", 1, "--no-nanny", "--no-dashboard", "--memory-limit", 0)
-        place = ("--host", "127.0.0.1", "--local-directory", self._folder, *options)
+        place = (*(where or ("--host", "127.0.0.1")), "--local-directory", self._folder)
         env = {"DASK_CONFIG": str(self._folder / "dask.yaml")}
         return self.service(name, "-m", "distributed.cli.dask_worker", scheduler, *one, *place, env=env)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from fault_ranks import Taken, read_taken
 from processes import Program, Start
 
+MOST_STARTS = 40
+
 
 @dataclass
 class Service:
@@ -25,6 +27,7 @@ class Service:
     def tick(self) -> None:
         """Start it unless it runs."""
         if self.is_wanted and (self.program is None or self.program.process.poll() is not None):
+            assert self.starts < MOST_STARTS, f"{self.name} has ended {self.starts} times: {self.output[-2000:]}"
             self.program = self.start(f"{self.name}.{self.starts}", *self.command, env=self.env)
             self.starts += 1
 
