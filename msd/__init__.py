@@ -107,7 +107,9 @@ def start(config: "Config", *, runtime: str | None = None, scheduler: str | None
     return DaskEngine(config)
 
 
-def connect(address: "str | Engine", rank: int, *, deadline_s: float | None = None) -> "RankClient":
+def connect(
+    address: "str | Engine", rank: int, *, deadline_s: float | None = None, warn_s: float | None = 30.0
+) -> "RankClient":
     """Return a client for one rank of a run.
 
     Args:
@@ -116,7 +118,10 @@ def connect(address: "str | Engine", rank: int, *, deadline_s: float | None = No
         rank: Of the trainer mesh.
         deadline_s: Over the link, the longest wait for a batch, for the run to appear, or for it to come back; it ends
             in an error that names what it waited for. None takes `runtime.deadline_s` of the run; before the run has
-            answered, 300 s.
+            answered, 300 s. Keep it below the time-out of the trainer's collectives (nccl, gloo), whose own error says
+            nothing of the reason.
+        warn_s: Over the link, a wait that lasts so long is logged as a warning of logger `msd` with what is waited for,
+            and again each time it has lasted twice as long; None logs none.
 
     Raises:
         ConfigError: If nothing can run at the address, or the rank is outside the mesh.
@@ -133,7 +138,7 @@ def connect(address: "str | Engine", rank: int, *, deadline_s: float | None = No
     from msd.client import RankClient
     from msd.client.remote import SocketTransport
 
-    return RankClient(SocketTransport(address, deadline_s=deadline_s), rank=rank)
+    return RankClient(SocketTransport(address, deadline_s=deadline_s, warn_s=warn_s), rank=rank)
 
 
 def plan(

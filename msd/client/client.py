@@ -8,7 +8,7 @@ from typing import Protocol
 from msd.core.batch import RankBatch
 from msd.core.checks import whole_number
 from msd.core.mesh import Mesh
-from msd.core.state import StateDict
+from msd.core.state import StateDict, unwrapped
 from msd.errors import ClosedError, StateError
 
 
@@ -36,7 +36,11 @@ class BatchTransport(Protocol):
         """Return the run's position after the rank's last batch, as JSON."""
         ...
 
-    def load(self, rank: int, session: int, state: StateDict) -> None:
+    def stands(self, rank: int, session: int) -> tuple[int, int]:
+        """Return the run's generation and the step that the rank gets next."""
+        ...
+
+    def load(self, rank: int, session: int, state: StateDict, *, force: bool = False) -> None:
         """Move the run to a saved position; see `RankClient.load_state_dict`."""
         ...
 
@@ -67,6 +71,18 @@ class RankClient:
         """The trainer mesh of the run."""
         return self._transport.mesh
 
+    @property
+    def next_step(self) -> int:
+        """The step of the batch that comes next, if the run does not end before it or is moved."""
+        self._check_open()
+        return self._transport.stands(self.rank, self._session)[1]
+
+    @property
+    def generation(self) -> int:
+        """How often the run was moved by loads of its ranks, as far as this one knows."""
+        self._check_open()
+        return self._transport.stands(self.rank, self._session)[0]
+
     def __iter__(self) -> Iterator[RankBatch]:
         return self
 
@@ -83,19 +99,24 @@ class RankClient:
         state: StateDict = json.loads(self._transport.position(self.rank, self._session))
         return state
 
-    def load_state_dict(self, state: StateDict) -> None:
+    def load_state_dict(self, state: StateDict, force: bool = False) -> None:
         """Go on from a saved position.
 
         The n-th load of any rank moves the whole run (generation n); the n-th load of the others joins it, and a
         rank that does not load follows.
 
+        Args:
+            state: As `state_dict()` of a client or of `msd.torch.DataLoader` returned it.
+            force: Go on in spite of differences in what samples are, as far as that has a meaning; they are logged.
+
         Raises:
             StateError: If the state belongs to another run, or differs from what another rank loaded.
         """
         self._check_open()
+        state = unwrapped(state)
         if not isinstance(state, dict):
             raise StateError(f"a state is the dictionary that state_dict() returned, got {type(state).__name__}")
-        self._transport.load(self.rank, self._session, state)
+        self._transport.load(self.rank, self._session, state, force=force)
 
     def close(self) -> None:
         """Release the rank. Closing twice is fine."""

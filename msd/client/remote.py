@@ -145,6 +145,11 @@ class SocketTransport:
         with self._changed:
             return self._prefetch.position
 
+    def stands(self, rank: int, session: int) -> tuple[int, int]:
+        """Return the generation and the step that is handed out next, as far as the run has said."""
+        with self._changed:
+            return self._prefetch.generation, self._prefetch.next_step
+
     def load(self, rank: int, session: int, state: StateDict, *, force: bool = False) -> None:
         """Move the run to a saved position; see `RankClient.load_state_dict`."""
         with self._changed:

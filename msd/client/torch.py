@@ -19,7 +19,7 @@ from msd.client.target import HasClients, check_mesh, client_of
 from msd.core.batch import TOKEN_FIELDS, BatchMarker, Microbatch, RankBatch
 from msd.core.checks import whole_number
 from msd.core.mesh import Mesh
-from msd.core.state import StateDict
+from msd.core.state import StateDict, wrapped
 from msd.errors import ConfigError, told
 
 __all__ = ["DataLoader", "EmbeddingExchange", "TorchBatch"]
@@ -107,6 +107,11 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
 
     Iterating again goes on where the rank stands. Inside `torch.utils.data.DataLoader` pass `batch_size=None,
     num_workers=0`. Ranks of one process share arrays: do not write into tensors in place.
+
+    Both the loader and what `iter` returns have `state_dict` and `load_state_dict`; it is a `Stateful` of
+    `torch.distributed.checkpoint`, to be saved and loaded with a model:
+
+        dcp.save({"model": model, "data": loader}, checkpoint_id=folder)
     """
 
     def __init__(
@@ -182,15 +187,19 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
     def __iter__(self) -> Iterator[Any]:
         if get_worker_info() is not None:
             raise ConfigError(_WORKERS)
-        return self._batches()
+        return _Steps(self)
 
     def state_dict(self) -> StateDict:
-        """Return the position after the last batch handed out: JSON-able, the same on every rank, legal at any time."""
-        return self._client.state_dict()
+        """Return the position after the last batch handed out: JSON-able, the same on every rank, legal at any time.
 
-    def load_state_dict(self, state: StateDict) -> None:
-        """Go on from a saved position; see `RankClient.load_state_dict`."""
-        self._client.load_state_dict(state)
+        It has one key with one text, at every position: stores of model states look for what they saved under the keys
+        of what they load into.
+        """
+        return wrapped(self._client.state_dict())
+
+    def load_state_dict(self, state: StateDict, force: bool = False) -> None:
+        """Go on from a saved position, of a loader or of a client; see `RankClient.load_state_dict`."""
+        self._client.load_state_dict(state, force)
 
     def close(self) -> None:
         """Release the rank. Closing twice is fine."""
@@ -207,17 +216,11 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
     def __getstate__(self) -> NoReturn:
         raise ConfigError(_WORKERS)
 
-    def _batches(self) -> Iterator[Any]:
-        num_taken = 0
-        while self._steps is None or num_taken < self._steps:
-            try:
-                batch = next(self._client)
-            except StopIteration:
-                return
-            num_taken += 1
-            if self._broadcast_group is not None:
-                batch = _shared(batch, self._broadcast_group)
-            yield self._placed(TorchBatch.of(batch) if self._layout is None else _laid_out(self._layout, batch))
+    def _next(self) -> Any:
+        batch = next(self._client)
+        if self._broadcast_group is not None:
+            batch = _shared(batch, self._broadcast_group)
+        return self._placed(TorchBatch.of(batch) if self._layout is None else _laid_out(self._layout, batch))
 
     def _placed(self, item: Any) -> Any:
         if self._pin_memory:
@@ -225,6 +228,33 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
         if self._device is None:
             return item
         return _each(item, lambda tensor: tensor.to(self._device, non_blocking=self._pin_memory))
+
+
+class _Steps:
+    """One iteration over a loader. Who keeps only this can still save and load."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader = loader
+        self._num_taken = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        steps = self._loader._steps
+        if steps is not None and self._num_taken >= steps:
+            raise StopIteration
+        item = self._loader._next()
+        self._num_taken += 1
+        return item
+
+    def state_dict(self) -> StateDict:
+        """Return the loader's position; see `DataLoader.state_dict`."""
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: StateDict, force: bool = False) -> None:
+        """Move the loader; see `DataLoader.load_state_dict`."""
+        self._loader.load_state_dict(state, force)
 
 
 class EmbeddingExchange:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from msd.errors import StateError
@@ -13,6 +14,29 @@ StateDict: TypeAlias = dict[str, Any]
 def canonical_json(value: Any) -> str:
     """Return the one JSON text of a JSON-able value: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+WRAPPED = "msd"
+"""The one key of a state in which all is one text: for stores that keep each leaf of a dictionary under its path."""
+
+
+def wrapped(state: StateDict) -> StateDict:
+    """Return a state with one key and one text: what it looks like does not change with the position."""
+    return {WRAPPED: canonical_json(state)}
+
+
+def unwrapped(state: Any) -> Any:
+    """Return what `wrapped` was given; anything else is returned as it is, for whoever checks states.
+
+    Raises:
+        StateError: If the text is no JSON.
+    """
+    if not isinstance(state, Mapping) or set(state) != {WRAPPED} or not isinstance(state[WRAPPED], str):
+        return state
+    try:
+        return json.loads(state[WRAPPED])
+    except ValueError:
+        raise StateError("cannot resume: the text of the state is no JSON; pass what state_dict() returned") from None
 
 
 def fingerprint(value: Any) -> str:

@@ -138,6 +138,12 @@ class LocalEngine:
                 progress = plan.progress
             return canonical_json(run_state(progress, self._identity))
 
+    def stands(self, rank: int, session: int) -> tuple[int, int]:
+        """Return the run's generation and the step that the rank gets next."""
+        with self._lock:
+            position = self._coordinator.generations.asked(rank, session)
+            return position.generation, position.next_step
+
     def load(self, rank: int, session: int, state: StateDict, *, force: bool = False) -> None:
         """Move the run to a saved position; see `RankClient.load_state_dict`."""
         with self._lock:

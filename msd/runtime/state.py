@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msd.core.seeds import ORDER_VERSION
-from msd.core.state import StateDict, canonical_json, expect_state, fingerprint
+from msd.core.state import StateDict, canonical_json, expect_state, fingerprint, unwrapped
 from msd.errors import StateError
 from msd.runtime.changes import Difference, compare, told
 from msd.runtime.encoding import joined_identity, pack_progress, packed, split_identity, unpack_progress, unpacked
@@ -73,6 +73,7 @@ def read_state(state: Any) -> Parts:
     Raises:
         StateError: If it is no state of ours, or not as it was saved.
     """
+    state = unwrapped(state)
     _expect_readable(state)
     settings, texts = state.get("identity"), state.get("packed")
     if not isinstance(settings, dict) or not isinstance(texts, dict):

@@ -222,7 +222,7 @@ class ConstructorActor:
         """Move the run to a saved position, or join the others there; the same load twice is one."""
         known = self._loads.get(rank)
         if known is None or known[0] != load.load_id:
-            answer = self._ask_planner("load", rank, session, progress_of(load.state, self._identity))
+            answer = self._ask_planner("load", rank, session, progress_of(load.state, self._identity, force=load.force))
             self._loads[rank] = (load.load_id, Moved(**self._moved_to(answer)))
         return self._loads[rank][1]
 

@@ -197,10 +197,15 @@ class SimulatedEngine:
         """Return the run's position after the rank's last batch, as JSON."""
         return canonical_json(run_state(self._followed(rank, session).progress, self._identity))
 
-    def load(self, rank: int, session: int, state: StateDict) -> None:
+    def stands(self, rank: int, session: int) -> tuple[int, int]:
+        """Return the run's generation and the step that the rank gets next."""
+        link = self._followed(rank, session)
+        return link.generation, link.next_step
+
+    def load(self, rank: int, session: int, state: StateDict, *, force: bool = False) -> None:
         """Move the run to a saved position; see `RankClient.load_state_dict`."""
         self._check_open()
-        commands = self.coordinator.load(rank, session, progress_of(state, self._identity))
+        commands = self.coordinator.load(rank, session, progress_of(state, self._identity, force=force))
         self._links[rank] = self._link_at_start(session)
         self._perform(commands)
 

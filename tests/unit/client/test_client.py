@@ -38,7 +38,10 @@ class ThreeSteps:
     def position(self, rank: int, session: int) -> str:
         return json.dumps({"step": self.step})
 
-    def load(self, rank: int, session: int, state: dict) -> None:
+    def stands(self, rank: int, session: int) -> tuple[int, int]:
+        return 0, self.step
+
+    def load(self, rank: int, session: int, state: dict, *, force: bool = False) -> None:
         self.step = state["step"]
 
     def disconnect(self, rank: int, session: int) -> None:

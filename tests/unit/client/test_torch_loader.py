@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import json
 import pickle
 from dataclasses import replace
 
@@ -15,7 +16,8 @@ from msd.client.client import RankClient  # noqa: E402
 from msd.client.torch import DataLoader, TorchBatch  # noqa: E402
 from msd.core.batch import TOKEN_FIELDS, BatchMarker, Microbatch, RankBatch, RowImages  # noqa: E402
 from msd.core.mesh import Mesh  # noqa: E402
-from msd.errors import ClosedError, ConfigError  # noqa: E402
+from msd.core.state import unwrapped  # noqa: E402
+from msd.errors import ClosedError, ConfigError, StateError  # noqa: E402
 
 NUM_STEPS = 3
 
@@ -75,7 +77,7 @@ class ThreeSteps:
     def position(self, rank: int, session: int) -> str:
         return f'{{"next": {self.next_step[rank]}}}'
 
-    def load(self, rank: int, session: int, state: dict) -> None:
+    def load(self, rank: int, session: int, state: dict, *, force: bool = False) -> None:
         self.next_step[rank] = state["next"]
 
     def disconnect(self, rank: int, session: int) -> None:
@@ -161,21 +163,49 @@ def test_a_copy_is_refused(engine, take_copy):
 def test_an_iteration_ends_after_so_many_steps_and_the_next_goes_on(engine):
     loader = DataLoader(engine, rank=0, steps=2)
     assert [batch.step for batch in loader] == [0, 1]
-    assert loader.state_dict() == {"next": 2}
+    assert position(loader) == {"next": 2}
     assert [batch.step for batch in loader] == [2]
 
 
 def test_no_batch_is_taken_ahead_of_the_loop(engine):
     loader = DataLoader(engine, rank=0)
     for batch, taken in zip(loader, itertools.count(1)):
-        assert loader.state_dict() == {"next": taken} == {"next": batch.step + 1}
+        assert position(loader) == {"next": taken} == {"next": batch.step + 1}
 
 
-def test_a_loaded_state_moves_the_loader(engine):
+def position(stateful):
+    return unwrapped(json.loads(json.dumps(stateful.state_dict())))
+
+
+@pytest.mark.parametrize("state", [{"next": 1}, {"msd": '{"next":1}'}], ids=["of a client", "of a loader"])
+def test_a_loaded_state_moves_the_loader(engine, state):
     loader = DataLoader(engine, rank=0)
     list(loader)
-    loader.load_state_dict({"next": 1})
+    loader.load_state_dict(state)
     assert [batch.step for batch in loader] == [1, 2]
+
+
+def test_whoever_keeps_only_the_iterator_can_save_and_load(engine):
+    steps = iter(DataLoader(engine, rank=0, steps=2))
+    next(steps)
+    state = steps.state_dict()
+    assert next(steps).step == 1
+    steps = iter(DataLoader(engine, rank=0, steps=2))
+    steps.load_state_dict(state)
+    assert [batch.step for batch in steps] == [1, 2]
+    assert list(steps) == []
+
+
+def test_a_state_has_the_same_keys_at_every_position(engine):
+    loader = DataLoader(engine, rank=0)
+    keys = [list(loader.state_dict())]
+    keys += [list(loader.state_dict()) for _ in loader]
+    assert keys == [["msd"]] * 4
+
+
+def test_a_text_that_is_no_state_is_refused(engine):
+    with pytest.raises(StateError, match="the text of the state is no JSON"):
+        DataLoader(engine, rank=0).load_state_dict({"msd": "{"})
 
 
 def test_a_closed_loader_is_refused(engine):

@@ -43,7 +43,7 @@ class OneStep:
     def position(self, rank: int, session: int) -> str:
         return "{}"
 
-    def load(self, rank: int, session: int, state: dict) -> None:
+    def load(self, rank: int, session: int, state: dict, *, force: bool = False) -> None:
         raise AssertionError(state)
 
     def disconnect(self, rank: int, session: int) -> None:
