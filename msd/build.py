@@ -1,7 +1,7 @@
 """Config in, objects out: the one place that picks implementations."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, update_wrapper
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from msd.config import PipelineConfig, import_dotted
 from msd.config.strategy import strategy_of
 from msd.constructor.constructor import DataConstructor
 from msd.constructor.images import dummy_images
-from msd.coordinator import Coordinator, Placement
+from msd.coordinator import Coordinator, Placement, StallTerms, Standing
 from msd.core.index import BlockTable
 from msd.core.mesh import Mesh
 from msd.core.order import SourceOrder, auto_window_blocks
@@ -271,6 +271,8 @@ def build_coordinator(
     constructors: Mapping[str, tuple[int, ...]],
     depth: int,
     held_bytes: int = 256 << 20,
+    shadows: Iterable[str] = (),
+    standing: Standing | None = None,
 ) -> Coordinator:
     """Return the coordinator of a run; see `msd.coordinator.Coordinator`."""
 
@@ -289,6 +291,12 @@ def build_coordinator(
         depth=depth,
         share_bytes=_share(config) // 2,
         held_bytes=held_bytes,
+        shadows=shadows,
+        stalls={
+            name: StallTerms(source.on_stall.after_s, source.on_stall.then) for name, source in config.sources.items()
+        },
+        deadline_s=config.runtime.deadline_s,
+        standing=standing,
     )
 
 

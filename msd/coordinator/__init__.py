@@ -3,5 +3,17 @@
 from msd.coordinator.coordinator import Coordinator
 from msd.coordinator.generations import Generations, Position
 from msd.coordinator.placement import Placement, deal
+from msd.coordinator.stalls import StallTerms
+from msd.coordinator.standing import RankStanding, Standing, merged
 
-__all__ = ["Coordinator", "Generations", "Placement", "Position", "deal"]
+__all__ = [
+    "Coordinator",
+    "Generations",
+    "Placement",
+    "Position",
+    "RankStanding",
+    "StallTerms",
+    "Standing",
+    "deal",
+    "merged",
+]

@@ -1,26 +1,49 @@
 """Which step is under way where: events in, commands out. No I/O, no clock, no thread.
 
-The planner says what goes where; this says when. A step is planned while no connected rank is more than `depth` steps
-behind it, assigned to the constructors whose connected ranks come to it next, and dropped when all of those have
-taken it. A rank that comes late has the steps it missed planned again from a kept position.
+The planner says what goes where; this says when, and who is alive. A step is planned while no connected rank is more
+than `depth` steps behind it, assigned to the constructors whose connected ranks come to it next, and dropped when all
+of those have taken it. A rank that comes late has the steps it missed planned again from a kept position; a run whose
+planner was lost is born again from what the survivors know.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
-from msd.coordinator.commands import Command, Examine, Fail, Planned, Release
-from msd.coordinator.events import BytesHeld, Event, HostLost, HostSilent, RowsExamined, RunFailed, StepAsked
-from msd.coordinator.generations import Generations, Position
+from msd.coordinator.admission import brings_the_run
+from msd.coordinator.commands import Command, Fail, Isolate, Journal, Refuse, Replicate, Warn
+from msd.coordinator.course import Course
+from msd.coordinator.edits import Edits
+from msd.coordinator.events import (
+    BytesHeld,
+    ConstructorJoined,
+    ConstructorLost,
+    EditAsked,
+    Event,
+    HostJoined,
+    HostLost,
+    HostSilent,
+    Journalled,
+    NotJournalled,
+    RowKilled,
+    RowsEnded,
+    RowsExamined,
+    RunFailed,
+    StepAsked,
+    TimePassed,
+)
+from msd.coordinator.generations import Generations
 from msd.coordinator.handout import Handout
-from msd.coordinator.history import History
-from msd.coordinator.lane import Lane
-from msd.coordinator.lookahead import RowRequest
+from msd.coordinator.hosts import Hosts
+from msd.coordinator.incidents import Incidents
 from msd.coordinator.placement import Placement
+from msd.coordinator.stalls import StallTerms, Watch
+from msd.coordinator.standing import RankStanding, Standing
+from msd.coordinator.suspects import Suspects
+from msd.core.journal import Edit, with_pending
 from msd.core.order import SourceOrder
 from msd.core.plan import StepPlan
-from msd.core.sample import MetaTable
 from msd.core.state import StateDict, fingerprint
-from msd.errors import EngineError, StateError
-from msd.planner.planner import Planner, Starved
+from msd.planner.planner import Planner
 
 
 class Coordinator:
@@ -34,11 +57,15 @@ class Coordinator:
         totals: Mapping[str, int | None],
         placement: Placement,
         constructors: Mapping[str, tuple[int, ...]],
+        shadows: Iterable[str] = (),
         depth: int = 3,
         share_bytes: int = 16 << 20,
         held_bytes: int = 256 << 20,
+        stalls: Mapping[str, StallTerms] | None = None,
+        deadline_s: float = 300.0,
+        standing: Standing | None = None,
     ) -> None:
-        """Stand before the first step.
+        """Stand before the first step, or where a standing says.
 
         Args:
             new_planner: Returns a planner at a saved progress, or before the first step.
@@ -46,67 +73,107 @@ class Coordinator:
             totals: Ordinals in all of each source, None without end.
             placement: Which host owns which windows.
             constructors: The ranks that each constructor serves; none where the shell assembles what it recalls.
+            shadows: Hosts that stand by.
             depth: Steps planned from the one on that the slowest connected rank asks for. Without constructors
                 nothing is planned ahead: only what is recalled.
             share_bytes: Payload that one source may have waiting.
             held_bytes: Payload above which a constructor is given no step that is not asked for yet.
+            stalls: What happens when a source does not deliver; waited for without end if it is left out.
+            deadline_s: For how long a run without a loader host waits for another.
+            standing: What survivors of the run's planner know, or a store.
         """
         self._new_planner = new_planner
-        self._orders = orders
-        self._totals = totals
         self._depth = depth
-        self._share_bytes = share_bytes
         self._handout = Handout(constructors, depth=depth, held_bytes=held_bytes)
-        self.placement = placement
+        self._hosts = Hosts(placement, shadows)
+        self._edits = Edits()
+        self._suspects = Suspects(() if standing is None else standing.isolated)
+        self._is_born_again = standing is not None
+        self._is_resumed = standing is not None and standing.is_resumed
         self.error: Exception | None = None
-        planner = new_planner(None)
-        self.generations = Generations(
-            first_step=planner.step, digest=fingerprint(planner.state_dict()), groups=constructors
+        planner = new_planner(None if standing is None else standing.start)
+        digest = fingerprint(planner.state_dict()) if standing is None else standing.digest
+        self.generations = Generations(first_step=planner.step, digest=digest, groups=constructors, standing=standing)
+        self._edits.begin(() if standing is None else standing.edits)
+        self._course = Course(
+            new_planner=new_planner,
+            orders=orders,
+            totals=totals,
+            generations=self.generations,
+            hosts=self._hosts,
+            handout=self._handout,
+            edits=self._edits,
+            depth=depth,
+            share_bytes=share_bytes,
         )
-        self._begin(planner)
+        self._incidents = Incidents(
+            self._course, self._hosts, self._edits, self._suspects, Watch(stalls or {}, deadline_s=deadline_s)
+        )
+        self._course.begin(planner, None if standing is None else standing.positions)
+
+    @property
+    def placement(self) -> Placement:
+        """Which host owns which windows."""
+        return self._hosts.placement
+
+    @property
+    def shadows(self) -> tuple[str, ...]:
+        """Loader hosts that stand by."""
+        return self._hosts.shadows
 
     @property
     def waits_for(self) -> str | None:
-        """What planning waits for, in words: a row with its source and host, or the ranks that hold the others."""
-        for lane in (self._main, self._replay):
-            if lane is not None and lane.starved is not None:
-                starved = lane.starved
-                host = self.placement.host_of(self._orders[starved.source], starved.ordinal)
-                return f"row {starved.ordinal} of source {starved.source!r} on loader host {host}"
-        slowest = self.generations.slowest
-        if slowest is None or self.end is not None or self.generations.fastest == slowest:
-            return None
-        ranks = self.generations.ranks_at(slowest)
-        some = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-        return f"rank {some} to take step {slowest}"
+        """What planning waits for, in words, None for nothing."""
+        return self._course.waits_for
+
+    @property
+    def first_step(self) -> int:
+        """The first step of the generation."""
+        return self.generations.first_step
+
+    @property
+    def end(self) -> int | None:
+        """The first step that does not exist, once it is known."""
+        return self._course.planning.end
 
     @property
     def next_step(self) -> int:
         """The step that is planned next."""
-        return self._main.step
+        return self._course.planning.main.step
+
+    @property
+    def closing_notes(self) -> tuple[str, ...]:
+        """Why the run ended and what stayed undelivered, once its end is known."""
+        return self._course.planning.main.closing_notes
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """The edits of this generation that are durable, in order."""
+        return tuple(self._edits.durable)
 
     def begin(self) -> list[Command]:
         """Return what to do before anything has happened."""
-        return self._go_on()
+        commands: list[Command] = [self._replicate()] if len(self._handout) else []
+        if self._is_born_again:
+            commands = [*self._handout.rewind(self.generations.generation), *self._refusals(), *self._told_to_hosts()]
+        return commands + self._go_on()
 
-    def connect(self, rank: int, at: Position | None = None) -> tuple[int, list[Command]]:
+    def connect(self, rank: int, at: RankStanding | None = None) -> tuple[int, list[Command]]:
         """Connect a rank; return its session and what to do.
 
         Args:
             rank: Of the mesh.
-            at: Where a rank that was connected before stands.
+            at: Where a rank that was connected before stands, with its position. A run that has not begun goes on
+                from there.
 
         Raises:
-            StateError: If this run cannot have brought it there.
+            StateError: If this run cannot have brought it there. Of no consequence to the others.
         """
-        if at is not None and at.generation == self.generations.generation and at.next_step > self._main.step:
-            raise StateError(
-                f"rank {rank} stands at step {at.next_step}, but this run has planned {self._main.step} steps; it "
-                "belongs to another run: load the state that was saved last on every rank"
-            )
+        commands = [] if at is None or self.error is not None else self._admit(at)
         session = self.generations.connect(rank, at)
+        commands += self._refusals(rank)
         self._stir(rank)
-        return session, self._go_on()
+        return session, commands + self._go_on()
 
     def disconnect(self, rank: int, session: int) -> list[Command]:
         """Release a rank."""
@@ -114,23 +181,51 @@ class Coordinator:
         self._stir(rank)
         return self._go_on()
 
-    def load(self, rank: int, session: int, state: StateDict) -> list[Command]:
+    def load(self, rank: int, session: int, state: StateDict, *, number: int | None = None) -> list[Command]:
         """Move the run to a saved progress, or join the others there.
+
+        Args:
+            rank: That loads.
+            session: Of its client.
+            state: The progress.
+            number: Of the load, as the client counts them from 1: the same load twice is one.
 
         Raises:
             StateError: If the state does not fit, or differs from what another rank loaded.
         """
-        self.generations.asked(rank, session)
+        if (rank, session) not in self.generations.held():
+            self.generations.asked(rank, session)
         planner = self._new_planner(state)
-        if not self.generations.load(rank, step=planner.step, digest=fingerprint(state)):
-            self._stir(rank)
-            return self._go_on()
-        self._begin(planner)
-        return self._handout.rewind(self.generations.generation) + self._go_on()
+        opens = self.generations.load(rank, step=planner.step, digest=fingerprint(state), number=number)
+        self._stir(rank)
+        return self._opened(planner) if opens else [self._replicate(), *self._go_on()]
+
+    def restore(self, state: StateDict) -> list[Command]:
+        """Move the run and all its ranks to a saved progress, in a generation that no rank asked for.
+
+        Raises:
+            StateError: If the state does not fit.
+        """
+        planner = self._new_planner(state)
+        self.generations.open(step=planner.step, digest=fingerprint(state))
+        return self._opened(planner)
+
+    def edit(self, edit: Edit, *, move_late: bool = False) -> tuple[Edit, list[Command]]:
+        """Return an edit as it is journalled, and what to do; it takes effect once it is durable.
+
+        Args:
+            edit: What somebody wants.
+            move_late: Whether an edit of a step that is planned already is to take effect at the first that is not.
+
+        Raises:
+            ConfigError: If it is of a step that is planned already, or cannot mean anything.
+        """
+        asked, journal = self._incidents.edit(edit, move_late=move_late)
+        return asked, [journal, self._replicate(), *self._go_on()]
 
     def recall(self, step: int) -> list[Command]:
         """Return what to do so that the plan of a step, past or to come, is held."""
-        self._recalled = step
+        self._course.recalled = step
         return self._go_on()
 
     def handle(self, event: Event) -> list[Command]:
@@ -141,55 +236,121 @@ class Coordinator:
         """Take all that happened, then decide once: much cheaper than one by one."""
         if self.error is not None:
             return []
+        commands: list[Command] = []
         try:
             for event in events:
-                self._note(event)
+                commands += self._note(event)
         except Exception as error:
             return self._fail(error)
-        return self._go_on()
+        return commands + self._go_on()
+
+    def standing(self) -> Standing:
+        """Return where the run stands: another coordinator that is given it goes on from there."""
+        generations, history = self.generations, self._course.history
+        steps = {*generations.next_steps(), generations.watermark + 1}
+        positions = {step: position for step in steps if (position := history.position_before(step)) is not None}
+        start = history.position_before(self.first_step)
+        assert start is not None, "the position that a generation starts from is always kept"
+        return Standing(
+            generation=generations.generation,
+            first_step=self.first_step,
+            start=start,
+            digest=generations.digest,
+            opened_by=generations.opened_by,
+            edits=self._edits.all,
+            ranks=generations.standings(),
+            num_sessions=generations.num_sessions,
+            positions=positions,
+            isolated=self._suspects.isolated,
+            loads_before=generations.loads_before,
+            is_start_known=generations.is_start_known,
+            is_resumed=self._is_resumed and not generations.num_sessions,
+        )
+
+    def rank_standing(self, rank: int) -> RankStanding:
+        """Return where a rank stands that was connected."""
+        return self.generations.standing_of(rank)
 
     def progress_before(self, step: int) -> StateDict | None:
-        """Return the run's position before a step of this generation, if it is still known."""
-        return self._history.position_before(step)
+        """Return the position before a step of this generation with all edits that wait, if it is still known."""
+        position = self._course.history.position_before(step)
+        return None if position is None else with_pending(position, self._edits.noted_from(step))
 
     def plan(self, step: int) -> StepPlan | None:
         """Return the plan of a step, if it is still held."""
-        return self._history.plan(step)
-
-    @property
-    def closing_notes(self) -> tuple[str, ...]:
-        """Why the run ended and what stayed undelivered, once its end is known."""
-        return self._main.closing_notes
+        return self._course.history.plan(step)
 
     def exists(self, step: int) -> bool:
         """Return whether a step may come: it does not lie after the end."""
         return self.end is None or step < self.end
 
-    def _begin(self, planner: Planner) -> None:
-        self.first_step = planner.step
-        self.end: int | None = None
-        self._history = History(planner.step, planner.state_dict())
-        self._released: dict[str, int] = {}
-        self._released_through = planner.step - 1
-        self._recalled = -1
-        self._main = self._lane(planner)
-        self._replay: Lane | None = None
+    def _opened(self, planner: Planner) -> list[Command]:
+        """Return what to do at the beginning of a generation."""
+        self._edits.begin()
+        self._course.begin(planner)
+        return [*self._handout.rewind(self.generations.generation), *self._told_to_hosts(), *self._go_on()]
 
-    def _lane(self, planner: Planner) -> Lane:
-        return Lane(planner, self._orders, self._totals, share_bytes=self._share_bytes)
+    def _admit(self, at: RankStanding) -> list[Command]:
+        """Take where a rank stands; return what tells the others if the run goes on from there."""
+        course, generations = self._course, self.generations
+        brings = brings_the_run(
+            at,
+            generations,
+            course.history,
+            next_step=self.next_step,
+            is_survived=self._is_born_again and not self._is_resumed,
+            depth=self._depth,
+        )
+        if at.progress is None or at.generation < generations.generation:
+            return []
+        if not brings:
+            if not generations.is_start_known:
+                generations.reach_back(at.next_step)
+            if at.next_step >= generations.first_step:
+                course.history.learn(at.rank, at.next_step, at.progress)
+            return []
+        is_newer = at.generation > generations.generation
+        planner = self._new_planner(at.progress)
+        generations.adopt(at)
+        self._edits.begin(() if is_newer else self._edits.durable)
+        course.begin(planner)
+        return [
+            *self._handout.rewind(generations.generation),
+            *self._refusals(),
+            *self._told_to_hosts(),
+            Warn(f"the run goes on at step {at.next_step} of generation {at.generation}, where rank {at.rank} stands"),
+        ]
 
-    def _lanes(self) -> list[Lane]:
-        return [lane for lane in (self._main, self._replay) if lane is not None]
+    def _refusals(self, rank: int | None = None, *, constructor: str | None = None) -> list[Command]:
+        """Return what has ranks refused that must load first: all, one, or those of one constructor."""
+        generations, refused = self.generations, []
+        for held, session in generations.held():
+            name = generations.group_of(held)
+            if name is not None and rank in (None, held) and constructor in (None, name):
+                refused.append(Refuse(name, generations.generation, held, session, generations.refusal(held)))
+        return list(refused)
+
+    def _replicate(self) -> Replicate:
+        """Return what has loader hosts keep how the generation began: where ranks stand they say themselves."""
+        standing = self.standing()
+        ranks = tuple(replace(rank, session=0) for rank in standing.ranks)
+        return Replicate(replace(standing, ranks=ranks, positions={}))
+
+    def _told_to_hosts(self) -> list[Command]:
+        """Return what a loader host must know that was told nothing."""
+        return [self._replicate(), *self._incidents.told_to_hosts()]
 
     def _stir(self, rank: int) -> None:
         group = self.generations.group_of(rank)
         if group is not None:
             self._handout.stir(group)
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: Event) -> list[Command]:
+        incidents = self._incidents
         match event:
             case RowsExamined(tables=tables):
-                self._arrive(tables)
+                for table in tables:
+                    self._course.planning.arrive(table)
             case StepAsked(rank=rank, session=session, generation=generation, step=step):
                 if self.generations.speaks(rank, session, generation):
                     self.generations.asks(rank, session, step)
@@ -197,141 +358,45 @@ class Coordinator:
             case BytesHeld(constructor=name, nbytes=nbytes):
                 self._handout.hold(name, nbytes)
             case HostLost(host=host):
-                self._lose(host)
+                self._course.lose_host(host)
             case HostSilent(host=host):
-                self._ask_again(host)
+                self._course.ask_host_again(host)
+            case HostJoined(host=host, is_shadow=is_shadow):
+                return [*self._told_to_hosts(), *self._course.join_host(host, is_shadow=is_shadow)]
+            case ConstructorLost(constructor=name):
+                self._handout.lose(name)
+            case ConstructorJoined(constructor=name):
+                return [*self._handout.join(name, self.generations.generation), *self._refusals(constructor=name)]
+            case RowsEnded(rows=rows):
+                return self._replicated(incidents.rows_ended(rows))
+            case RowKilled(source=source, ordinal=ordinal, how=how):
+                return self._replicated(incidents.row_killed(source, ordinal, how))
+            case EditAsked(edit=edit):
+                return self._replicated([incidents.edit(edit, move_late=True)[1]])
+            case Journalled(through=through):
+                return incidents.journalled(through)
+            case NotJournalled(number=number, error=error):
+                incidents.not_journalled(number, error)
+                return [self._replicate()]
+            case TimePassed(now_s=now_s):
+                return self._replicated(incidents.time_passed(now_s))
             case RunFailed(error=error):
                 raise error
+        return []
 
-    def _arrive(self, tables: Iterable[MetaTable]) -> None:
-        for table in tables:
-            for lane in self._lanes():
-                lane.arrive(table)
+    def _replicated(self, commands: list[Command]) -> list[Command]:
+        """Return commands, with what has copies made of what they change."""
+        changes = any(isinstance(command, Journal | Isolate) for command in commands)
+        return [*commands, self._replicate()] if changes else commands
 
     def _go_on(self) -> list[Command]:
         if self.error is not None:
             return [Fail(self.error)]
         try:
-            commands = [*self._plan_main(), *self._plan_missed()]
+            return self._course.go_on()
         except Exception as error:
             # Strategies and cost functions are the user's: whatever they raise ends the run for every rank.
             return self._fail(error)
-        commands += self._handout.commands(
-            self.generations,
-            self._history.plan,
-            self.end,
-            self.placement,
-            lambda plan: self.placement.owners(plan, self._orders),
-        )
-        commands += self._release()
-        self._handout.forget(self._history.forget(self._needed()))
-        return commands
-
-    def _plan_main(self) -> list[Command]:
-        if self.end is not None:
-            return []
-        slowest = self.generations.slowest if len(self._handout) else None
-        limit = max(self._recalled + 1, 0 if slowest is None else slowest + self._depth)
-        commands: list[Command] = []
-        while self._main.step < limit:
-            outcome = self._main.plan()
-            if isinstance(outcome, Starved):
-                break
-            if outcome is None:
-                self.end = self._main.step
-                self._handout.stir()
-                return commands
-            self._keep(outcome)
-            commands.append(Planned(outcome))
-        return commands + self._examine(self._main)
-
-    def _plan_missed(self) -> list[Command]:
-        """Plan steps again that a late rank needs and nobody holds."""
-        while True:
-            needed = [step for step in self._needed() if self.first_step <= step < self._main.step]
-            missing = min((step for step in needed if step not in self._history), default=None)
-            if missing is None:
-                self._let_replay_go()
-                return []
-            start, position = self._history.nearest(missing)
-            if self._replay is None or not start <= self._replay.step <= missing:
-                self._replay = self._lane(self._new_planner(position))
-            while self._replay.step <= missing:
-                outcome = self._replay.plan()
-                if isinstance(outcome, Starved):
-                    return self._examine(self._replay)
-                if outcome is None:
-                    raise StateError(f"step {missing} was planned before and cannot be planned again")
-                self._keep(outcome)
-
-    def _let_replay_go(self) -> None:
-        """Drop the second lane once no rank is behind the first any more."""
-        slowest = self.generations.slowest
-        if len(self._handout) and (slowest is None or slowest + self._depth >= self._main.step):
-            self._replay = None
-
-    def _needed(self) -> set[int]:
-        """Return the steps that connected ranks come to next, and the one that is recalled."""
-        if not len(self._handout):
-            return {self._recalled}
-        soonest = self.generations.next_steps()
-        return {self._recalled, *(step for first in soonest for step in range(first, first + self._depth))}
-
-    def _keep(self, plan: StepPlan) -> None:
-        self._history.keep(plan)
-        self._handout.stir()
-
-    def _examine(self, lane: Lane) -> list[Command]:
-        return [self._placed(request) for request in lane.requests()]
-
-    def _placed(self, request: RowRequest) -> Examine:
-        partition = self.placement.partition_of(self._orders[request.source], request.start)
-        host = self.placement.hosts[request.source][partition]
-        return Examine(host, request.source, partition, request.start, request.num_rows)
-
-    def _release(self) -> list[Command]:
-        watermark = self.generations.watermark - 1
-        if watermark <= self._released_through:
-            return []
-        position = self._history.position_before(watermark + 1)
-        if position is None:
-            return []
-        self._released_through = watermark
-        commands: list[Command] = []
-        for source, before in Planner.first_needed(position).items():
-            if before > self._released.get(source, 0):
-                self._released[source] = before
-                commands.append(Release(source, before))
-        return commands
-
-    def _lose(self, host: str) -> None:
-        if host not in self.placement.alive:
-            return
-        if len(self.placement.alive) == 1:
-            raise EngineError(
-                f"loader host {host} is gone and no other is left; start the run again from the last saved state"
-                f"{self._suspects()}"
-            )
-        self._ask_again(host)
-        self.placement = self.placement.without(host)
-        self._handout.move()
-
-    def _suspects(self) -> str:
-        """Return which rows the lost hosts may have ended at: one after the other meets a row that ends processes."""
-        rows = [request for lane in self._lanes() for request in lane.unanswered()]
-        if not rows:
-            return ""
-        some = ", ".join(f"{one.start} to {one.start + one.num_rows} of source {one.source!r}" for one in rows[:3])
-        more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
-        return (
-            f". It was asked for rows {some}{more}: if a transform ends its process there, it is named under "
-            "`transform_in: processes`"
-        )
-
-    def _ask_again(self, host: str) -> None:
-        placement = self.placement
-        for lane in self._lanes():
-            lane.ask_again(lambda request: placement.host_of(self._orders[request.source], request.start) == host)
 
     def _fail(self, error: Exception) -> list[Command]:
         self.error = error

@@ -16,6 +16,7 @@ class _Constructor:
     assigned: set[int] = field(default_factory=set)
     dropped_through: int = -1
     is_told_of_end: bool = False
+    is_lost: bool = False
 
 
 class Handout:
@@ -48,10 +49,24 @@ class Handout:
         elif name in self._constructors:
             self._stirred[name] = None
 
+    def lose(self, name: str) -> None:
+        """Note that a constructor is gone: it is told nothing until it comes again."""
+        if name in self._constructors:
+            self._constructors[name] = _Constructor(self._constructors[name].ranks, is_lost=True)
+
+    def join(self, name: str, generation: int) -> list[Command]:
+        """Note that a constructor came which holds nothing; return what tells it of the generation."""
+        if name not in self._constructors:
+            return []
+        self._constructors[name] = _Constructor(self._constructors[name].ranks)
+        self.stir(name)
+        return [Rewind(name, generation)]
+
     def hold(self, name: str, nbytes: int) -> None:
         """Note what a constructor holds."""
-        self._constructors[name].held_bytes = nbytes
-        self.stir(name)
+        if name in self._constructors:
+            self._constructors[name].held_bytes = nbytes
+            self.stir(name)
 
     def forget(self, steps: Iterable[int]) -> None:
         """Note that the plans of steps are no longer held."""
@@ -66,13 +81,13 @@ class Handout:
         self.stir()
 
     def rewind(self, generation: int) -> list[Command]:
-        """Return what tells constructors that a generation begins."""
+        """Return what tells constructors of a generation: of it they hold nothing as far as is known."""
         self._owners.clear()
         for constructor in self._constructors.values():
             constructor.assigned.clear()
             constructor.dropped_through, constructor.is_told_of_end = -1, False
         self.stir()
-        return [Rewind(name, generation) for name in self._constructors]
+        return [Rewind(name, generation) for name, constructor in self._constructors.items() if not constructor.is_lost]
 
     def commands(
         self,
@@ -87,6 +102,8 @@ class Handout:
         others: list[Command] = []
         for name in self._stirred:
             constructor = self._constructors[name]
+            if constructor.is_lost:
+                continue
             soonest = generations.next_steps(name)
             for step in sorted({step for first in soonest for step in range(first, first + self._depth)}):
                 if step in constructor.assigned or (end is not None and step >= end):

@@ -1,10 +1,11 @@
 """What is remembered of a generation: some plans, and positions to plan the others again from."""
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from msd.core.plan import StepPlan
-from msd.core.state import StateDict
+from msd.core.state import StateDict, fingerprint
+from msd.errors import StateError
 
 PLANS_KEPT = 64
 POSITION_EVERY = 64
@@ -14,27 +15,55 @@ POSITIONS_KEPT = 128
 class History:
     """Plans by step, and the run's position before some steps: bounded, however long the generation is."""
 
-    def __init__(self, first_step: int, position: StateDict) -> None:
-        """Begin at the first step of a generation."""
+    def __init__(self, first_step: int, position: StateDict, known: Mapping[int, StateDict] | None = None) -> None:
+        """Begin at the first step of a generation.
+
+        Args:
+            first_step: Of the generation.
+            position: Before it.
+            known: Other positions that were handed in.
+        """
         self._first_step = first_step
         self._every = POSITION_EVERY
-        self._positions = {first_step: position}
+        self._positions = {**(known or {}), first_step: position}
         self._plans: OrderedDict[int, StepPlan] = OrderedDict()
+        self.num_kept = 0
+        """Plans that were ever taken."""
+        self._brought: dict[int, list[tuple[int, str]]] = {}
+        """By step that was not planned yet: ranks, and the digest of the position that they brought before it."""
 
     def __contains__(self, step: int) -> bool:
         return step in self._plans
 
     def keep(self, plan: StepPlan) -> None:
-        """Hold a plan, and now and then the position after it."""
+        """Hold a plan, and now and then the position after it.
+
+        Raises:
+            StateError: If a rank brought another position after it.
+        """
+        self.num_kept += 1
         self._plans[plan.step] = plan
         self._plans.move_to_end(plan.step)
         after = plan.step + 1
+        for rank, digest in self._brought.pop(after, ()):
+            if digest != position_digest(plan.progress):
+                raise StateError(
+                    f"rank {rank} stands at step {after} with another position than the steps before it lead to here; "
+                    "load the state that was saved last on every rank"
+                )
         if after % self._every == 0:
             self._positions[after] = plan.progress
             if len(self._positions) > POSITIONS_KEPT:
                 self._every *= 2
                 kept = {step for step in self._positions if step % self._every == 0} | {self._first_step}
                 self._positions = {step: self._positions[step] for step in self._positions if step in kept}
+
+    def learn(self, rank: int, step: int, position: StateDict) -> None:
+        """Take the position before a step from a rank that stands there; it is compared when planning comes there."""
+        self._first_step = min(self._first_step, step)
+        if self.position_before(step) is None:
+            self._positions[step] = position
+            self._brought.setdefault(step, []).append((rank, position_digest(position)))
 
     def plan(self, step: int) -> StepPlan | None:
         """Return the plan of a step, if it is still held."""
@@ -63,3 +92,8 @@ class History:
         for step in dropped:
             del self._plans[step]
         return dropped
+
+
+def position_digest(position: StateDict) -> str:
+    """Return what tells a position from another, whether or not edits that wait for their step are told in it."""
+    return fingerprint({key: value for key, value in position.items() if key != "pending"})

@@ -1,11 +1,14 @@
-"""One line of planning: a planner, and the rows on their way to it."""
+"""One line of planning: a planner, the edits that it is to be given on its way, and the rows on their way to it."""
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 
 from msd.coordinator.lookahead import Lookahead, RowRequest
+from msd.core.journal import Edit, SkipRows
 from msd.core.order import SourceOrder
 from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable
+from msd.core.state import StateDict
 from msd.planner.planner import Planner, Starved
 
 
@@ -19,6 +22,7 @@ class Lane:
         totals: Mapping[str, int | None],
         *,
         share_bytes: int,
+        edits: Iterable[Edit] = (),
     ) -> None:
         """Go on from where `planner` stands.
 
@@ -27,12 +31,14 @@ class Lane:
             orders: The sequence of each source.
             totals: Ordinals in all of each source, None without end.
             share_bytes: Payload that one source may have waiting before it is asked for no more than is needed.
+            edits: Those that its position does not tell of, in order.
         """
         self._planner = planner
-        self._sources = {
-            name: Lookahead(order, total=totals[name], start=planner.needs(name), share_bytes=share_bytes)
-            for name, order in orders.items()
-        }
+        self._orders = orders
+        self._totals = totals
+        self._share_bytes = share_bytes
+        self._edits = deque(edits)
+        self._sources = {name: self._lookahead(name) for name in orders}
         self._quiet = set(planner.idle_sources)
         """Sources that are not drawn from, as far as is known: they are asked for nothing ahead of need."""
         self._stirred = dict.fromkeys(self._sources)
@@ -50,6 +56,24 @@ class Lane:
         """Why the run ended and what stayed undelivered, once `plan` has returned None."""
         return self._planner.closing_notes
 
+    @property
+    def position(self) -> StateDict:
+        """The position before the step that is planned next."""
+        return self._planner.state_dict()
+
+    def consumed(self, source: str) -> int:
+        """Return the ordinal of a source at which planning stood after the last step."""
+        return self._sources[source].consumed
+
+    @property
+    def skips(self) -> tuple[SkipRows, ...]:
+        """Rows that are passed over, as far as planning has not come past them."""
+        return self._planner.skips
+
+    def note(self, edit: Edit) -> None:
+        """Take an edit that is noted at the step that is planned next."""
+        self._edits.append(edit)
+
     def arrive(self, table: MetaTable) -> None:
         """Take metadata, in any order, perhaps twice."""
         for ready in self._sources[table.source].arrive(table):
@@ -57,6 +81,7 @@ class Lane:
 
     def plan(self) -> StepPlan | Starved | None:
         """Return the next plan, or what it waits for, or None when the run has ended."""
+        self._give_edits()
         outcome = self._planner.plan()
         self.starved = outcome if isinstance(outcome, Starved) else None
         if isinstance(outcome, Starved):
@@ -85,3 +110,22 @@ class Lane:
         for source in self._sources.values():
             source.ask_again(concerns)
         self._stirred = dict.fromkeys(self._sources)
+
+    def _give_edits(self) -> None:
+        """Give the planner the edits that are noted at the step it stands before."""
+        is_given = False
+        while self._edits and self._edits[0].noted_at <= self._planner.step:
+            self._planner.apply(self._edits.popleft())
+            is_given = True
+        if not is_given:
+            return
+        # The planner may have gone back to the beginning of a step that it was filling, and forgotten rows.
+        for name, source in self._sources.items():
+            if source.observed != self._planner.needs(name):
+                self._sources[name] = self._lookahead(name)
+        self._quiet = set(self._planner.idle_sources)
+        self._stirred = dict.fromkeys(self._sources)
+
+    def _lookahead(self, name: str) -> Lookahead:
+        start = self._planner.needs(name)
+        return Lookahead(self._orders[name], total=self._totals[name], start=start, share_bytes=self._share_bytes)

@@ -40,13 +40,23 @@ class Lookahead:
         self._consumed = start
         self._open: dict[int, RowRequest] = {}
         """Asked and not answered, by start."""
-        self._repeated: list[RowRequest] = []
+        self._repeated: dict[int, RowRequest] = {}
         """Of those, the ones to ask once more."""
         self._early: dict[int, MetaTable] = {}
         self._weight: deque[tuple[int, int]] = deque()
         self._bytes_ahead = 0
         self._rows_ahead = FIRST_ROWS
         self._needs: int | None = None
+
+    @property
+    def observed(self) -> int:
+        """The ordinal after the last row that arrived with all before it."""
+        return self._arrived
+
+    @property
+    def consumed(self) -> int:
+        """The ordinal at which the planner stood after its last step."""
+        return self._consumed
 
     def starve(self, ordinal: int) -> None:
         """Note that the planner needs `ordinal` now: look twice as far ahead from here on."""
@@ -68,7 +78,7 @@ class Lookahead:
         wanted = self._consumed + self._rows_ahead
         if self._needs is not None:
             wanted = max(wanted, self._needs + 1)
-        asked, self._repeated = self._repeated, []
+        asked, self._repeated = list(self._repeated.values()), {}
         while self._asked < wanted and (self._total is None or self._asked < self._total):
             if self._bytes_ahead > self._share_bytes and not (self._needs is not None and self._asked <= self._needs):
                 break
@@ -90,13 +100,14 @@ class Lookahead:
 
         The same requests are made, so that an answer to the first is as good as one to the second.
         """
-        self._repeated = [request for request in self._open.values() if concerns(request)]
+        self._repeated |= {start: request for start, request in self._open.items() if concerns(request)}
 
     def arrive(self, table: MetaTable) -> list[MetaTable]:
         """Take a table and return those that now follow one another without a gap; one nobody waits for is left out."""
         request = self._open.get(table.start)
         if request is not None and request.num_rows == table.num_rows:
             del self._open[table.start]
+            self._repeated.pop(table.start, None)
             self._early[table.start] = table
         ready = []
         while self._arrived in self._early:

@@ -55,27 +55,64 @@ class Placement:
     def without(self, host: str) -> "Placement":
         """Return the next version, with the partitions of a lost host dealt to those that are left.
 
-        Raises:
-            ValueError: If none is left.
+        Where none is left they stay with the lost one until another comes.
         """
         alive = tuple(name for name in self.alive if name != host)
         if not alive:
-            raise ValueError(f"host {host} is the last one")
+            return Placement(self.version + 1, self.hosts, ())
+        load = self._load(alive)
+
+        def least() -> str:
+            chosen = min(alive, key=lambda candidate: (load[candidate], candidate))
+            load[chosen] += 1
+            return chosen
+
+        moved = {
+            source: tuple(least() if name == host else name for name in names) for source, names in self.hosts.items()
+        }
+        return Placement(self.version + 1, moved, alive)
+
+    def handed_over(self, host: str, heir: str) -> "Placement":
+        """Return the next version, with all partitions of a lost host at one that held none."""
+        alive = (*(name for name in self.alive if name not in (host, heir)), heir)
+        moved = {
+            source: tuple(heir if name == host else name for name in names) for source, names in self.hosts.items()
+        }
+        return Placement(self.version + 1, moved, alive)
+
+    def with_host(self, host: str) -> "Placement":
+        """Return the next version, with one host more: it gets its share from those that hold most.
+
+        Where no host was left it gets all.
+        """
+        alive = (*(name for name in self.alive if name != host), host)
+        if not self.alive:
+            return Placement(self.version + 1, {name: (host,) * len(of) for name, of in self.hosts.items()}, alive)
+        load = self._load(alive)
+        moved = {source: list(names) for source, names in self.hosts.items()}
+        places = [(source, index) for source, names in self.hosts.items() for index in range(len(names))]
+        for _ in range(len(places) // len(alive)):
+            donor = max(alive, key=lambda candidate: (load[candidate], candidate))
+            if load[donor] <= load[host] + 1:
+                break
+            source, index = next(place for place in reversed(places) if moved[place[0]][place[1]] == donor)
+            moved[source][index] = host
+            load[donor] -= 1
+            load[host] += 1
+        return Placement(self.version + 1, {source: tuple(names) for source, names in moved.items()}, alive)
+
+    def again(self) -> "Placement":
+        """Return the next version of the same: who was told of this one is to ask once more."""
+        return Placement(self.version + 1, self.hosts, self.alive)
+
+    def _load(self, alive: Sequence[str]) -> dict[str, int]:
+        """Return how many partitions each of some hosts holds."""
         load = dict.fromkeys(alive, 0)
         for names in self.hosts.values():
             for name in names:
-                if name != host:
+                if name in load:
                     load[name] += 1
-        moved: dict[str, tuple[str, ...]] = {}
-        for source, names in self.hosts.items():
-            replaced = list(names)
-            for index, name in enumerate(names):
-                if name == host:
-                    least = min(alive, key=lambda candidate: (load[candidate], candidate))
-                    load[least] += 1
-                    replaced[index] = least
-            moved[source] = tuple(replaced)
-        return Placement(self.version + 1, moved, alive)
+        return load
 
 
 def deal(partitions: Mapping[str, int], hosts: Sequence[str]) -> Placement:

@@ -5,7 +5,7 @@ hosts keep a copy of how the generation began and of its journal. A planner that
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from msd.core.journal import Edit
 from msd.core.state import StateDict
@@ -24,6 +24,10 @@ class RankStanding:
     """Of the client that speaks for it; 0 while none is connected."""
     progress: StateDict | None = None
     """The run's position before `next_step`, if it is known."""
+    loads_before: int = 0
+    """Generations that were opened before its client's first load: its n-th load opens generation `n` past them."""
+    is_held: bool = False
+    """It must load before it is given anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +62,7 @@ class Standing:
 
 
 def merged(standings: Iterable[Standing]) -> Standing | None:
-    """Return what all know together: the newest generation, the longest journal, each rank where it is furthest.
+    """Return what all know together: the newest generation, the longest journal, the newest word of each rank.
 
     Ranks of an older generation are kept as they are: they follow when they ask. None if there is no standing.
     """
@@ -66,13 +70,13 @@ def merged(standings: Iterable[Standing]) -> Standing | None:
     if not known:
         return None
     newest = known[-1]
-    ranks: dict[int, RankStanding] = {}
+    words: dict[int, list[RankStanding]] = {}
     positions: dict[int, StateDict] = {}
     for standing in known:
         for rank in standing.ranks:
-            other = ranks.get(rank.rank)
-            if other is None or _age(rank) >= _age(other):
-                ranks[rank.rank] = rank
+            words.setdefault(rank.rank, []).append(rank)
+            if rank.generation == newest.generation and rank.progress is not None:
+                positions[rank.next_step] = rank.progress
         if standing.generation == newest.generation:
             positions.update(standing.positions)
     return Standing(
@@ -82,7 +86,7 @@ def merged(standings: Iterable[Standing]) -> Standing | None:
         digest=newest.digest,
         opened_by=newest.opened_by,
         edits=newest.edits,
-        ranks=tuple(ranks[rank] for rank in sorted(ranks)),
+        ranks=tuple(_newest(words[rank]) for rank in sorted(words)),
         num_sessions=max(standing.num_sessions for standing in known),
         positions=positions,
         isolated=tuple(dict.fromkeys(row for standing in known for row in standing.isolated)),
@@ -92,5 +96,11 @@ def merged(standings: Iterable[Standing]) -> Standing | None:
     )
 
 
-def _age(rank: RankStanding) -> tuple[int, int, int]:
-    return rank.session, rank.generation, rank.next_step
+def _newest(words: list[RankStanding]) -> RankStanding:
+    """Return the newest word of a rank, with what only the coordinator's copies say of it."""
+    newest = max(words, key=lambda rank: (rank.session, rank.generation, rank.next_step))
+    return replace(
+        newest,
+        loads_before=max(rank.loads_before for rank in words),
+        is_held=any(rank.is_held for rank in words if rank.generation == newest.generation),
+    )

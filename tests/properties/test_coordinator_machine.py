@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from msd.constructor.constructor import DataConstructor
 from msd.constructor.shelf import Shelf
-from msd.coordinator.commands import Assign, Drop, Examine, Fail, Finish, Planned, Release, Rewind
+from msd.coordinator.commands import Assign, Drop, Examine, Fail, Finish, Planned, Release, Replicate, Rewind
 from msd.coordinator.events import BytesHeld, HostLost, HostSilent, StepAsked
 from msd.core.mesh import Mesh
 from msd.core.state import canonical_json
@@ -99,7 +99,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             elif isinstance(command, Drop):
                 standing = [self.next_step[rank] for rank in RANKS[command.constructor] if rank in self.sessions]
                 assert command.through < min(standing) - 1, "a step that may be asked for once more is dropped"
-            if not isinstance(command, Planned | Release):
+            if not isinstance(command, Planned | Release | Replicate):
                 self.under_way.append(command)
 
     def _arrive(self, command) -> None:

@@ -11,7 +11,7 @@ from distributed import get_worker
 
 from msd.build import build_coordinator
 from msd.config import PipelineConfig
-from msd.coordinator import Position
+from msd.coordinator import RankStanding
 from msd.coordinator.commands import (
     Assign,
     Avoid,
@@ -121,7 +121,11 @@ class PlannerActor:
 
     async def connect(self, rank: int, next_step: int | None, generation: int | None) -> dict[str, Any]:
         """Connect a rank; one that comes back states where it stands."""
-        at = None if next_step is None or generation is None else Position(generation, next_step)
+        at = (
+            None
+            if next_step is None or generation is None
+            else RankStanding(rank=rank, generation=generation, next_step=next_step)
+        )
 
         def connect() -> tuple[dict[str, Any], list[Command]]:
             session, commands = self._coordinator.connect(rank, at)

@@ -25,7 +25,7 @@ from msd.config import PipelineConfig
 from msd.constructor.shelf import Shelf
 from msd.coordinator import deal
 from msd.coordinator.commands import Assign, Command, Drop, Examine, Fail, Finish, Planned, Release, Rewind
-from msd.coordinator.events import Event, HostLost, HostSilent, RowsExamined
+from msd.coordinator.events import Event, HostLost, HostSilent, RowsExamined, TimePassed
 from msd.core.batch import RankBatch
 from msd.core.mesh import Mesh
 from msd.core.plan import StepPlan
@@ -270,8 +270,21 @@ class SimulatedEngine:
         if self.coordinator.error is not None:
             raise self.coordinator.error
         if not self._clock.advance():
+            self._wait_out(self.config.runtime.deadline_s)
             waits_for = self.coordinator.waits_for or f"a constructor to assemble step {step}"
             raise DeadlineError(f"{who}, and nothing is under way any more: all wait for {waits_for}")
+
+    def _wait_out(self, seconds: float) -> None:
+        """Let time pass in which nothing happens.
+
+        Raises:
+            MsdError: What the coordinator makes of it.
+        """
+        for waited_s in (0.0, seconds):
+            self._clock.now += waited_s
+            self._happened(TimePassed(self._clock.now))
+        if self.coordinator.error is not None:
+            raise self.coordinator.error
 
     def _followed(self, rank: int, session: int) -> _Link:
         """Return a rank's link, moved to the present generation."""

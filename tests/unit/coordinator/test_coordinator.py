@@ -2,9 +2,9 @@ from itertools import chain
 
 import pytest
 
-from msd.coordinator import Position
+from msd.coordinator import RankStanding
 from msd.coordinator.commands import Assign, Drop, Examine, Fail, Finish, Planned, Release, Rewind
-from msd.coordinator.events import BytesHeld, HostLost, HostSilent, RunFailed, StepAsked
+from msd.coordinator.events import BytesHeld, HostLost, HostSilent, RunFailed, StepAsked, TimePassed
 from msd.core.mesh import Mesh
 from msd.core.state import canonical_json
 from msd.errors import EngineError, StateError
@@ -204,14 +204,14 @@ def test_a_rank_that_was_connected_before_goes_on_where_it_stands():
         ranks.asks(0, step)
         ranks.asks(1, step)
     ranks.leaves(0)
-    assert not of_kind(Assign, ranks.connect(0, Position(0, 5)))
+    assert not of_kind(Assign, ranks.connect(0, RankStanding(rank=0, generation=0, next_step=5)))
     assert ranks.run.coordinator.generations.slowest == 5
 
 
 def test_a_rank_that_stands_ahead_of_the_run_is_refused():
     ranks = Ranks(make())
     with pytest.raises(StateError, match="rank 0 stands at step 40, but this run has planned 3 steps"):
-        ranks.run.coordinator.connect(0, Position(0, 40))
+        ranks.run.coordinator.connect(0, RankStanding(rank=0, generation=0, next_step=40))
 
 
 def test_rows_of_a_lost_host_are_asked_of_another_and_its_steps_assigned_anew():
@@ -244,10 +244,12 @@ def test_a_silent_host_is_asked_again():
     assert run.coordinator.handle(HostSilent("a")) == begun
 
 
-def test_the_last_host_gone_is_the_end_of_the_run():
+def test_the_last_host_gone_is_the_end_of_the_run_once_no_other_came_until_the_deadline():
     run = make(hosts=("a",))
     run.coordinator.begin()
-    (fail,) = run.coordinator.handle(HostLost("a"))
+    assert not of_kind(Fail, run.coordinator.handle_all([HostLost("a"), TimePassed(10.0), TimePassed(309.0)]))
+    assert run.coordinator.waits_for == "a loader host in the place of a, which was the last one"
+    (fail,) = run.coordinator.handle(TimePassed(310.0))
     assert isinstance(fail, Fail)
     assert str(fail.error).startswith("loader host a is gone and no other is left; start the run again")
 
@@ -255,7 +257,8 @@ def test_the_last_host_gone_is_the_end_of_the_run():
 def test_the_last_host_gone_names_the_rows_that_it_was_asked_for():
     run = make(hosts=("a",))
     asked = of_kind(Examine, run.coordinator.begin())
-    (fail,) = run.coordinator.handle(HostLost("a"))
+    run.coordinator.handle_all([HostLost("a"), TimePassed(0.0)])
+    (fail,) = run.coordinator.handle(TimePassed(300.0))
     assert {request.source for request in asked} == {"web", "books"}
     for request in asked:
         assert f"{request.start} to {request.start + request.num_rows} of source {request.source!r}" in str(fail.error)
@@ -278,7 +281,7 @@ def test_an_error_of_the_users_code_while_planning_ends_the_run():
 
     broken.is_flops, broken.flops_per_s = False, None
     run = make(cost={"backbone": broken})
-    (fail,) = run.settle(run.coordinator.begin())
+    (fail,) = of_kind(Fail, run.settle(run.coordinator.begin()))
     assert "of the user" in str(fail.error)
 
 

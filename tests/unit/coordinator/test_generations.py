@@ -1,7 +1,11 @@
 import pytest
 
-from msd.coordinator import Generations, Position
+from msd.coordinator import Generations, Position, RankStanding
 from msd.errors import EngineError, StateError
+
+
+def at(rank: int, generation: int, next_step: int) -> RankStanding:
+    return RankStanding(rank=rank, generation=generation, next_step=next_step)
 
 
 def make() -> Generations:
@@ -120,18 +124,18 @@ def test_a_rank_only_goes_forward_within_its_session():
 
 def test_a_rank_that_was_connected_before_says_where_it_stands():
     generations = make()
-    session = generations.connect(0, Position(0, 12))
+    session = generations.connect(0, at(0, 0, 12))
     assert generations.asked(0, session) == Position(0, 12)
     generations.load(0, step=7, digest="seven")
-    late = generations.connect(1, Position(0, 12))
+    late = generations.connect(1, at(1, 0, 12))
     assert generations.asked(1, late) == Position(1, 7)
 
 
-@pytest.mark.parametrize("at", [Position(0, 2), Position(1, 9)])
-def test_a_rank_that_stands_where_this_run_never_was_is_refused(at):
+@pytest.mark.parametrize("stands", [(0, 2), (1, 9)])
+def test_a_rank_that_stands_where_this_run_never_was_is_refused(stands):
     generations = Generations(first_step=3, digest="three")
-    with pytest.raises(StateError, match=f"rank 0 stands at step {at.next_step} of generation {at.generation}"):
-        generations.connect(0, at)
+    with pytest.raises(StateError, match=f"rank 0 stands at step {stands[1]} of generation {stands[0]}"):
+        generations.connect(0, at(0, *stands))
 
 
 @pytest.mark.parametrize(("session", "generation", "counts"), [(2, 0, True), (1, 0, False), (2, 1, False)])

@@ -69,5 +69,28 @@ def test_partitions_of_a_lost_host_go_to_those_that_hold_least():
 def test_a_host_that_held_nothing_takes_over_when_the_others_are_gone():
     placement = deal({"web": 1}, ["a", "b", "c"]).without("a").without("b")
     assert placement.hosts == {"web": ("c",)}
-    with pytest.raises(ValueError, match="last"):
-        placement.without("c")
+
+
+def test_what_the_last_host_held_goes_to_the_next_that_comes():
+    placement = deal({"web": 2, "books": 1}, ["a"]).without("a")
+    assert (placement.alive, placement.hosts) == ((), {"web": ("a", "a"), "books": ("a",)})
+    placement = placement.with_host("b")
+    assert (placement.alive, placement.hosts) == (("b",), {"web": ("b", "b"), "books": ("b",)})
+    assert placement.version == 3
+
+
+def test_a_host_that_comes_gets_its_share_from_those_that_hold_most():
+    placement = Placement(1, {"web": ("a", "a", "a"), "books": ("b",), "code": ("a", "b")}, ("a", "b"))
+    joined = placement.with_host("c")
+    load = {name: sum(names.count(name) for names in joined.hosts.values()) for name in "abc"}
+    assert load == {"a": 2, "b": 2, "c": 2}
+    moved = [
+        (s, i) for s, names in placement.hosts.items() for i, name in enumerate(names) if joined.hosts[s][i] != name
+    ]
+    assert {joined.hosts[source][index] for source, index in moved} == {"c"}
+    assert joined.with_host("d").version == 3
+
+
+def test_a_shadow_takes_over_all_that_a_lost_host_held():
+    placement = Placement(1, {"web": ("a", "b"), "books": ("a",)}, ("a", "b")).handed_over("a", "s")
+    assert (placement.hosts, placement.alive) == ({"web": ("s", "b"), "books": ("s",)}, ("b", "s"))

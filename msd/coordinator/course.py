@@ -1,0 +1,227 @@
+"""The course of a run: steps planned, handed out and let go of, on the hosts and constructors that there are."""
+
+from collections.abc import Callable, Mapping
+
+from msd.coordinator.commands import Command, Examine, Follow, Planned, Release
+from msd.coordinator.edits import Edits
+from msd.coordinator.generations import Generations, some_ranks
+from msd.coordinator.handout import Handout
+from msd.coordinator.history import History
+from msd.coordinator.hosts import Hosts
+from msd.coordinator.lane import Lane
+from msd.coordinator.lookahead import RowRequest
+from msd.coordinator.planning import Planning
+from msd.core.journal import Edit
+from msd.core.order import SourceOrder
+from msd.core.plan import StepPlan
+from msd.core.state import StateDict
+from msd.planner.planner import Planner
+
+
+class Course:
+    """What is done for where ranks stand. Pure bookkeeping: whoever changes one of its parts calls `go_on` after."""
+
+    def __init__(
+        self,
+        *,
+        new_planner: Callable[[StateDict | None], Planner],
+        orders: Mapping[str, SourceOrder],
+        totals: Mapping[str, int | None],
+        generations: Generations,
+        hosts: Hosts,
+        handout: Handout,
+        edits: Edits,
+        depth: int,
+        share_bytes: int,
+    ) -> None:
+        """Take the parts; `begin` says from where.
+
+        Args:
+            new_planner: Returns a planner at a saved progress, or before the first step.
+            orders: The sequence of each source.
+            totals: Ordinals in all of each source, None without end.
+            generations: Where ranks stand.
+            hosts: Which loader hosts there are.
+            handout: What constructors were told.
+            edits: The journal.
+            depth: Steps planned from the one on that the slowest connected rank asks for.
+            share_bytes: Payload that one source may have waiting.
+        """
+        self._new_planner = new_planner
+        self.orders = orders
+        self.totals = totals
+        self._generations = generations
+        self._hosts = hosts
+        self._handout = handout
+        self._edits = edits
+        self._depth = depth
+        self._share_bytes = share_bytes
+        self.recalled = -1
+        """The step whose plan somebody wants held."""
+
+    def begin(self, start: Planner, positions: Mapping[int, StateDict] | None = None) -> None:
+        """Begin a generation, or stand in one.
+
+        Args:
+            start: A planner that stands before its first step.
+            positions: Others that are known.
+        """
+        self.history = History(self._generations.first_step, start.state_dict(), positions)
+        self.planning = Planning(self._lane_at, self.history, self._lane(start))
+        self.recalled = -1
+        self._released: dict[str, int] = {}
+        self._released_through = self._followed_through = self._generations.first_step - 1
+
+    @property
+    def waits_for(self) -> str | None:
+        """What planning waits for, in words: a host, a row with its source and host, or the ranks that hold others."""
+        if self._hosts.orphaned_by is not None:
+            return f"a loader host in the place of {self._hosts.orphaned_by}, which was the last one"
+        if self._edits.holds(self.planning.main.step):
+            return "an edit to be written to the journal"
+        starved = self.planning.starved
+        if starved is not None:
+            host = self._hosts.placement.host_of(self.orders[starved.source], starved.ordinal)
+            return f"row {starved.ordinal} of source {starved.source!r} on loader host {host}"
+        slowest = self._generations.slowest
+        if slowest is None or self.planning.end is not None or self._generations.fastest == slowest:
+            return None
+        return f"rank {some_ranks(self._generations.ranks_at(slowest))} to take step {slowest}"
+
+    def go_on(self) -> list[Command]:
+        """Return what is to be done now: plan, have rows examined, hand steps out, let go of what was taken."""
+        before = self.history.num_kept, self.planning.end
+        planned = self.planning.plan_to(self._limit(), self._edits.holds)
+        commands: list[Command] = [Planned(plan) for plan in planned]
+        self._plan_missed()
+        if (self.history.num_kept, self.planning.end) != before:
+            self._handout.stir()
+        commands += self._examine()
+        commands += self._handout.commands(
+            self._generations,
+            self._plan_to_hand_out,
+            self.planning.end,
+            self._hosts.placement,
+            lambda plan: self._hosts.placement.owners(plan, self.orders),
+        )
+        commands += self._release()
+        self._handout.forget(self.history.forget(self._needed()))
+        return commands
+
+    def lose_host(self, host: str) -> None:
+        """Note that a host is gone: what it owed is asked of others, and its steps are assigned with other owners."""
+        if host in self._hosts.placement.alive:
+            self.ask_host_again(host)
+        if self._hosts.lose(host):
+            self._handout.move()
+
+    def join_host(self, host: str, *, is_shadow: bool) -> list[Command]:
+        """Note that a host came which holds nothing; return what it is to follow if it stands by."""
+        if host in self._hosts.all:
+            # Another process of one that nobody said was lost.
+            self.lose_host(host)
+        orphaned_by = self._hosts.orphaned_by
+        if orphaned_by is not None:
+            self.ask_host_again(orphaned_by)
+        if self._hosts.join(host, is_shadow=is_shadow):
+            self._handout.move()
+        return self._follow(host) if host in self._hosts.shadows else []
+
+    def ask_host_again(self, host: str) -> None:
+        """Ask once more for what a host owes."""
+        placement = self._hosts.placement
+        self.planning.ask_again(lambda request: placement.host_of(self.orders[request.source], request.start) == host)
+
+    def ask_row_again(self, source: str, ordinal: int) -> None:
+        """Ask once more for what is owed of a row."""
+        self.planning.ask_again(
+            lambda request: request.source == source and request.start <= ordinal < request.start + request.num_rows
+        )
+
+    def expect_edit(self, edit: Edit) -> None:
+        """Raise `ConfigError` unless the planner will take an edit."""
+        planner = self._new_planner(self.planning.main.position)
+        for waiting in self._edits.waiting:
+            planner.apply(waiting)
+        planner.apply(edit)
+
+    def suspects(self) -> str:
+        """Return which rows the lost hosts may have ended at: one after the other meets a row that ends processes."""
+        rows = [request for lane in self.planning.lanes for request in lane.unanswered()]
+        if not rows:
+            return ""
+        some = ", ".join(f"{one.start} to {one.start + one.num_rows} of source {one.source!r}" for one in rows[:3])
+        more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+        return (
+            f". It was asked for rows {some}{more}: if a transform ends its process there, it is named under "
+            "`transform_in: processes`"
+        )
+
+    def _lane_at(self, position: StateDict) -> Lane:
+        return self._lane(self._new_planner(position))
+
+    def _lane(self, planner: Planner) -> Lane:
+        noted = self._edits.noted_from(planner.step)
+        return Lane(planner, self.orders, self.totals, share_bytes=self._share_bytes, edits=noted)
+
+    def _limit(self) -> int:
+        """Return the step before which steps are planned."""
+        slowest = self._generations.slowest if len(self._handout) else None
+        if slowest is None:
+            return self.recalled + 1
+        self.planning.reach(slowest)
+        return max(self.recalled + 1, slowest + self._depth)
+
+    def _plan_missed(self) -> None:
+        """Plan steps again that a late rank needs and nobody holds; let the second lane go when none is behind."""
+        first = self._generations.first_step
+        is_done = self.planning.plan_missed([step for step in self._needed() if step >= first])
+        slowest = self._generations.slowest
+        behind = slowest is not None and slowest + self._depth < self.planning.main.step
+        if is_done and not (len(self._handout) and behind):
+            self.planning.replay = None
+
+    def _needed(self) -> set[int]:
+        """Return the steps that connected ranks come to next, and the one that is recalled."""
+        if not len(self._handout):
+            return {self.recalled}
+        soonest = self._generations.next_steps()
+        return {self.recalled, *(step for first in soonest for step in range(first, first + self._depth))}
+
+    def _examine(self) -> list[Command]:
+        if not self._hosts.placement.alive:
+            return []
+        return [self._placed(request) for request in self.planning.requests()]
+
+    def _placed(self, request: RowRequest) -> Examine:
+        placement = self._hosts.placement
+        partition = placement.partition_of(self.orders[request.source], request.start)
+        host = placement.hosts[request.source][partition]
+        return Examine(host, request.source, partition, request.start, request.num_rows)
+
+    def _plan_to_hand_out(self, step: int) -> StepPlan | None:
+        """Return the plan of a step that can be handed out: somebody must prepare its rows."""
+        return self.history.plan(step) if self._hosts.placement.alive else None
+
+    def _release(self) -> list[Command]:
+        watermark = self._generations.watermark - 1
+        if watermark <= self._released_through:
+            return []
+        position = self.history.position_before(watermark + 1)
+        if position is None:
+            return []
+        self._released_through = watermark
+        commands: list[Command] = []
+        for source, before in Planner.first_needed(position).items():
+            if before > self._released.get(source, 0):
+                self._released[source] = before
+                commands.append(Release(source, before))
+        if watermark >= self._followed_through + self._depth:
+            self._followed_through = watermark
+            commands += [command for shadow in self._hosts.shadows for command in self._follow(shadow)]
+        return commands
+
+    def _follow(self, shadow: str) -> list[Command]:
+        """Return what tells a shadow where the rows of the next steps begin."""
+        position = self.history.position_before(self._generations.watermark + 1)
+        return [] if position is None else [Follow(shadow, Planner.first_needed(position))]

@@ -1,0 +1,53 @@
+"""Which loader hosts there are: those that own windows, and shadows that stand by to take over."""
+
+from collections.abc import Iterable
+
+from msd.coordinator.placement import Placement
+
+
+class Hosts:
+    """Bookkeeping of loader hosts. A lost one's windows go to a shadow if there is one, else to those that are left."""
+
+    def __init__(self, placement: Placement, shadows: Iterable[str] = ()) -> None:
+        """Begin with the hosts of a placement, and shadows that hold nothing."""
+        self.placement = placement
+        self._shadows = dict.fromkeys(shadows)
+        self.orphaned_by: str | None = None
+        """The host that was lost last and took all windows with it; None while somebody holds them."""
+
+    @property
+    def shadows(self) -> tuple[str, ...]:
+        """Hosts that stand by, the first to take over first."""
+        return tuple(self._shadows)
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """All that are there."""
+        return (*self.placement.alive, *self._shadows)
+
+    def lose(self, host: str) -> bool:
+        """Note that a host is gone; return whether rows have other owners now."""
+        if host in self._shadows:
+            del self._shadows[host]
+            return False
+        if host not in self.placement.alive:
+            return False
+        heir = next(iter(self._shadows), None)
+        if heir is not None:
+            del self._shadows[heir]
+            self.placement = self.placement.handed_over(host, heir)
+        else:
+            self.placement = self.placement.without(host)
+            if not self.placement.alive:
+                self.orphaned_by = host
+        return True
+
+    def join(self, host: str, *, is_shadow: bool) -> bool:
+        """Note that a host came which holds nothing; return whether rows that nobody prepared have an owner now."""
+        if is_shadow and self.orphaned_by is None:
+            self._shadows[host] = None
+            return False
+        self._shadows.pop(host, None)
+        was_orphaned, self.orphaned_by = self.orphaned_by is not None, None
+        self.placement = self.placement.with_host(host)
+        return was_orphaned
