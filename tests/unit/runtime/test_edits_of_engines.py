@@ -1,0 +1,56 @@
+import pytest
+
+from msd.core.journal import Edit, Resume, SkipRows, SkipSteps, Suspend
+from msd.errors import ConfigError
+from msd.runtime.edits import TakesEdits
+
+
+class Notes(TakesEdits):
+    """Takes edits and has planned ten steps."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[Edit, bool]] = []
+
+    def _edit(self, edit: Edit, *, move_late: bool) -> int:
+        self.taken.append((edit, move_late))
+        return max(edit.at_step, 10) if move_late else edit.at_step
+
+
+def test_without_a_step_an_edit_may_move_to_the_first_that_is_free_and_with_one_it_may_not():
+    engine = Notes()
+    assert engine.suspend("web") == 10
+    assert engine.suspend("web", at_step=12) == 12
+    assert [move_late for _, move_late in engine.taken] == [True, False]
+
+
+def test_every_edit_says_what_was_meant_and_when():
+    engine = Notes()
+    engine.skip("web", 5)
+    engine.skip("web", 5, 8, at_step=3)
+    engine.skip_steps(2, at_step=4)
+    engine.suspend("web", reason="too slow")
+    engine.resume_source("web")
+    edits = [edit for edit, _ in engine.taken]
+    assert [type(edit) for edit in edits] == [SkipRows, SkipRows, SkipSteps, Suspend, Resume]
+    assert (edits[0].first, edits[0].last) == (5, 5)
+    assert (edits[1].first, edits[1].last, edits[1].at_step) == (5, 8, 3)
+    assert (edits[2].count, edits[2].at_step) == (2, 4)
+    assert edits[3].reason == "too slow"
+    assert all(edit.when for edit in edits)
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda engine: engine.skip("web", -1), "from first 0 or more to last, got first=-1"),
+        (lambda engine: engine.skip("web", 5, 4), "got first=5, last=4"),
+        (lambda engine: engine.skip("web", 1.5), "first"),
+        (lambda engine: engine.skip_steps(0), "count must be 1 step or more, got 0"),
+        (lambda engine: engine.suspend("web", at_step=-1), "at_step must be 0 or more, got -1"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(ask, said):
+    engine = Notes()
+    with pytest.raises(ConfigError, match=said):
+        ask(engine)
+    assert engine.taken == []
