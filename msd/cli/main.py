@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from msd.cli import corpus, demo, index, init, plan, preview, serve, validate
+from msd.cli import corpus, demo, index, init, plan, preview, serve, state, validate
 
 INTERRUPTED = 130
 NOBODY_READS = 141
@@ -56,6 +56,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., Any]], ...] = (
 )
 for _name, _command in _COMMANDS:
     app.command(_name)(_command)
+app.add_typer(state.app, name="state")
 
 
 def main() -> None:
@@ -90,7 +91,7 @@ def _explained(error: Exception, arguments: Sequence[str]) -> tuple[int, str]:
     message = getattr(error, "format_message", None)
     if message is not None:
         # What Click says of a wrong command line; Typer may carry a Click of its own, so its class is not named.
-        command = next((name for name, _ in _COMMANDS if name in arguments), "")
+        command = next((name for name in (*(name for name, _ in _COMMANDS), "state") if name in arguments), "")
         return 2, f"{str(message()).rstrip('.')}; see `{' '.join(['msd', command]).strip()} --help`"
     if isinstance(error, OSError):
         where = f" {error.filename!r}" if error.filename else ""

@@ -7,14 +7,14 @@ before it takes effect.
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from msd.checkpoint import Lease, Snapshot, Store, open_store
 from msd.checkpoint.lease import check_owner
 from msd.config.pipeline import CheckpointConfig
 from msd.coordinator.standing import Standing
-from msd.core.journal import Edit, edits_from_state, edits_to_state
+from msd.core.journal import PENDING, Edit, edits_from_state, edits_to_state, with_pending
 from msd.core.state import StateDict, fingerprint
 from msd.errors import ConfigError, EngineError, LeaseError, StateError
 from msd.runtime.state import progress_of, run_state
@@ -81,7 +81,7 @@ class ResumePoint:
     progress: StateDict
     """The planner's."""
     edits: tuple[Edit, ...]
-    """Journalled since the snapshot was taken, in order, that it does not contain."""
+    """That the planner heard of at this step or later, in order: it hears of each at its `noted_at`."""
 
     @property
     def step(self) -> int:
@@ -102,7 +102,7 @@ class ResumePoint:
     def origin(self, path: str) -> str:
         """Return where the position comes from, for people."""
         at = f"snapshot {self.snapshot.name} in {path}, saved {self.snapshot.when} by run {self.snapshot.run}"
-        return f"{at}, with {len(self.edits)} edits since" if self.edits else at
+        return f"{at}, with {len(self.edits)} edits to come" if self.edits else at
 
 
 def resume_point(store: Store, config: CheckpointConfig, identity: StateDict) -> ResumePoint | None:
@@ -134,9 +134,7 @@ def resume_point(store: Store, config: CheckpointConfig, identity: StateDict) ->
         raise StateError(
             f"{error} (snapshot {snapshot.name} in {store.path}); to begin a new run set another checkpoint.path"
         ) from None
-    found = [edit for _, edit in journalled(store, snapshot) if edit.at_step >= snapshot.step]
-    pending = progress.get("pending", [])
-    point = ResumePoint(snapshot, progress, tuple(e for e in found if edits_to_state([e])[0] not in pending))
+    point = ResumePoint(snapshot, *_replayed(progress, [edit for _, edit in journalled(store, snapshot)]))
     _LOG.warning("the run resumes at step %d: %s", point.step, point.origin(store.path))
     return point
 
@@ -151,6 +149,20 @@ def journalled(store: Store, snapshot: Snapshot) -> list[tuple[int, Edit]]:
     records = [(entry.number, entry.record[_EDIT]) for entry in entries if entry.record and _EDIT in entry.record]
     edits = edits_from_state([record for _, record in records])
     return [(number, edit) for (number, _), edit in zip(records, edits, strict=True)]
+
+
+def _replayed(progress: StateDict, since: Sequence[Edit]) -> tuple[StateDict, tuple[Edit, ...]]:
+    """Return a position as the planner had it, and the edits that it heard of only at later steps.
+
+    A snapshot tells of every edit that waits, so that it is whole by itself; the steps before those were planned by a
+    planner that did not know of them yet, and positions after them have to come out the same.
+    """
+    step = int(progress["step"])
+    known = edits_from_state(progress.get(PENDING, []))
+    waiting = [*known, *(edit for edit in since if edit.at_step >= step and edit not in known)]
+    bare = {key: value for key, value in progress.items() if key != PENDING}
+    heard = [edit for edit in waiting if edit.noted_at < step]
+    return with_pending(bare, heard), tuple(edit for edit in waiting if edit.noted_at >= step)
 
 
 def _refuse_any(store: Store) -> None:

@@ -74,6 +74,7 @@ def read_state(state: Any) -> Parts:
         StateError: If it is no state of ours, or not as it was saved.
     """
     state = unwrapped(state)
+    state = unwrapped(state)
     _expect_readable(state)
     settings, texts = state.get("identity"), state.get("packed")
     if not isinstance(settings, dict) or not isinstance(texts, dict):

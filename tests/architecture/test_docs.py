@@ -114,6 +114,12 @@ def test_every_yaml_block_has_only_keys_that_exist(page):
         parse_config(text, base=ROOT, name=f"{page.name} line {line}")
 
 
+def options_of(command):
+    """The options of a command, or of all commands of a group."""
+    every = [command, *getattr(command, "commands", {}).values()]
+    return {name for each in every for option in each.params for name in option.opts}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_command_shown_exists(page):
     from typer.main import get_command
@@ -131,7 +137,7 @@ def test_every_command_shown_exists(page):
                 assert all(re.search(rf"^{target}:", makefile, flags=re.MULTILINE) for target in targets), where
             elif program == "msd" and not words[0].startswith("-"):
                 assert words[0] in commands, where
-                known = {name for option in commands[words[0]].params for name in option.opts} | {"--help", "--debug"}
+                known = options_of(commands[words[0]]) | {"--help", "--debug"}
                 assert {word.partition("=")[0] for word in words[1:] if word.startswith("-")} <= known, where
             elif program in ("python", "bash") and not words[0].startswith("-"):
                 assert (ROOT / words[0]).is_file(), where
@@ -160,7 +166,7 @@ def test_the_command_page_has_every_command_with_its_options():
     commands = get_command(app).commands
     assert list(chunks) == [f"msd {name}" for name in commands]
     for name, command in commands.items():
-        options = {option.opts[0] for option in command.params if option.opts[0].startswith("--")}
+        options = {name for name in options_of(command) if name.startswith("--")}
         written = set(re.findall(r"^\| `(--[\w-]+)", chunks[f"msd {name}"], flags=re.MULTILINE))
         assert written == options - {"--help"}, name
 

@@ -147,15 +147,29 @@ def test_an_edit_of_before_the_first_snapshot_is_replayed_from_the_beginning(sto
 def test_edits_are_replayed_that_a_snapshot_neither_holds_nor_lies_behind(store, config):
     writer = writer_of(store)
     writer.begin(0, progress(0))
-    first, second, third = (Suspend(at_step=step, source="web") for step in (5, 25, 15))
+    first, second, third = (Suspend(at_step=step, source="web", noted_at=12) for step in (5, 25, 15))
     for edit in (first, second, third):
         writer.journal(edit)
     writer.save(progress(10))
     assert resume_point(store, config, IDENTITY).edits == (second, third)
     writer.save(progress(20, pending=edits_to_state([second])))
-    assert resume_point(store, config, IDENTITY).edits == ()
+    point = resume_point(store, config, IDENTITY)
+    assert point.edits == ()
+    assert point.progress == progress(20, pending=edits_to_state([second]))
     writer.save(progress(20 + 10))
     assert [entry.number for entry in store.journal(store.newest().journal)] == []
+
+
+def test_an_edit_that_a_snapshot_tells_of_is_heard_of_at_the_step_at_which_it_was(store, config):
+    writer = writer_of(store)
+    writer.begin(0, progress(0))
+    heard, later = Suspend(at_step=25, source="web", noted_at=9), Resume(at_step=30, source="web", noted_at=12)
+    for edit in (heard, later):
+        writer.journal(edit)
+    writer.save(progress(10, pending=edits_to_state([heard, later])))
+    point = resume_point(store, config, IDENTITY)
+    assert point.progress == progress(10, pending=edits_to_state([heard]))
+    assert point.edits == (later,)
 
 
 def test_edits_of_steps_that_a_load_left_are_not_replayed(store, config):
@@ -164,7 +178,7 @@ def test_edits_of_steps_that_a_load_left_are_not_replayed(store, config):
     writer.save(progress(10))
     writer.journal(Suspend(at_step=30, source="web"))
     writer.begin(1, progress(5))
-    edit = Resume(at_step=40, source="web")
+    edit = Resume(at_step=40, source="web", noted_at=7)
     writer.journal(edit)
     writer.close()
     point = resume_point(store, config, IDENTITY)
@@ -175,7 +189,7 @@ def test_a_writer_in_the_place_of_one_that_was_lost_goes_on_with_its_journal(sto
     first = writer_of(store)
     first.begin(0, progress(0))
     first.save(progress(10))
-    edits = [Suspend(at_step=step, source="web") for step in (12, 35)]
+    edits = [Suspend(at_step=step, source="web", noted_at=step) for step in (12, 35)]
     first.journal(edits[0])
     second = writer_of(store)
     second.begin(0, progress(0))
@@ -188,7 +202,7 @@ def test_a_resumed_run_goes_on_with_the_lineage_that_it_found(store, config):
     first = writer_of(store)
     first.begin(0, progress(0))
     first.save(progress(10))
-    edit = Suspend(at_step=35, source="web")
+    edit = Suspend(at_step=35, source="web", noted_at=30)
     first.journal(edit)
     point = resume_point(store, config, IDENTITY)
     second = writer_of(store, "r2", lineage=point.snapshot.lineage)
