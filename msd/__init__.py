@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from msd.planner.dgraph import DGraph
     from msd.planner.explain import explain
     from msd.runtime.base import Engine
+    from msd.runtime.evaluation import evaluation
     from msd.simulator import simulate
 
 __version__ = "0.1.0"
@@ -56,6 +57,7 @@ __all__ = [
     "StateError",
     "StepPlan",
     "connect",
+    "evaluation",
     "explain",
     "graph",
     "init",
@@ -71,6 +73,7 @@ __all__ = [
 _LAZY = {
     "Config": ("msd.config", "Config"),
     "StepPlan": ("msd.core.plan", "StepPlan"),
+    "evaluation": ("msd.runtime.evaluation", "evaluation"),
     "explain": ("msd.planner.explain", "explain"),
     "init": ("msd.look", "init"),
     "layouts": ("msd.layouts", None),

@@ -39,7 +39,7 @@ def client_of(target: "str | HasClients | RankClient", rank: int | None) -> Rank
             f"msd.torch.DataLoader takes an engine, its address or a client, got {type(target).__name__}; "
             "start an engine with msd.start(config)"
         )
-    chosen = _rank(target) if rank is None else rank
+    chosen = rank_of(target) if rank is None else rank
     if isinstance(target, str):
         # Only the top of the package knows what may run at an address; rooms do not import it.
         client: RankClient = importlib.import_module("msd").connect(target, rank=chosen)
@@ -61,8 +61,12 @@ def check_mesh(mesh: Mesh, trainer: Mesh | None, *, from_environment: bool) -> N
         mesh.check_world_size(int(world_size))
 
 
-def _rank(target: "str | HasClients") -> int:
-    """Return the rank from the environment; without it, 0 where there is no other."""
+def rank_of(target: "str | HasClients") -> int:
+    """Return the rank from the environment; without it, 0 where there is no other.
+
+    Raises:
+        ConfigError: If it is not said, or is no number.
+    """
     given = os.environ.get("RANK")
     if given is not None:
         if not given.isdecimal():

@@ -187,6 +187,8 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
     def __iter__(self) -> Iterator[Any]:
         if get_worker_info() is not None:
             raise ConfigError(_WORKERS)
+        # An evaluation begins again here; the client of a run goes on where it stands.
+        iter(self._client)
         return _Steps(self)
 
     def state_dict(self) -> StateDict:
