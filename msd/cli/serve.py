@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -40,14 +41,22 @@ def serve(
     scheduler: Annotated[
         str | None, typer.Option(help="Address of a running Dask scheduler.", show_default=False)
     ] = None,
-    host: Annotated[
+    listen: Annotated[
         str | None,
         typer.Option(
-            help="Where constructors listen for ranks; else each at the address of its Dask worker.",
+            metavar="HOST:PORT",
+            help="Where ranks ask first: a run started again with the same is found by them.",
             show_default=False,
         ),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="First port to listen at; 0 takes any.")] = 0,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Take the token of ranks from there; the first time it is made up and kept there.",
+            show_default=False,
+        ),
+    ] = None,
     dask_config: Annotated[
         bool,
         typer.Option(
@@ -62,9 +71,9 @@ def serve(
 ) -> None:
     """Serve batches to ranks until interrupted; they call msd.connect(ADDRESS, rank=...).
 
-    The token that ranks must show is made up, or taken from MSD_TOKEN.
+    The token that ranks must show is made up, or taken from --token-file or MSD_TOKEN.
     """
-    from msd.client.link.address import Address, write_rendezvous
+    from msd.client.link.address import Address, kept_token, write_rendezvous
     from msd.runtime.dask.engine import DaskEngine
 
     if rendezvous is not None:
@@ -72,10 +81,12 @@ def serve(
     config = read_config(config_path, overrides, sets)
     if scheduler is not None:
         config = config.replace(runtime={"scheduler": scheduler})
+    at = (None, 0) if listen is None else _host_and_port(listen)
+    token = os.environ.get(TOKEN_VARIABLE) if token_file is None else kept_token(token_file)
     stopped = threading.Event()
     previous = {name: signal.signal(name, _stop(stopped)) for name in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with DaskEngine(config, listen=(host, port), token=os.environ.get(TOKEN_VARIABLE)) as engine:
+        with DaskEngine(config, listen=at, token=token) as engine:
             if rendezvous is not None:
                 write_rendezvous(rendezvous, Address.parse(engine.address))
             if as_json:
@@ -94,6 +105,22 @@ def serve(
     finally:
         for name, handler in previous.items():
             signal.signal(name, handler)
+
+
+def _host_and_port(listen: str) -> tuple[str | None, int]:
+    """Return where to listen; without a host the engine chooses one, without a port the system."""
+    from msd.errors import ConfigError
+
+    parts = urlsplit(f"//{listen}")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if (host is None and port is None) or parts.path or parts.query or parts.username is not None:
+        raise ConfigError(
+            f"--listen {listen} is no place to listen at; give HOST:PORT such as 10.0.0.1:7077, [::]:7077 or :7077"
+        )
+    return host, port or 0
 
 
 def _check_rendezvous(rendezvous: Path) -> None:

@@ -158,6 +158,11 @@ class SocketTransport:
             try:
                 self._say_load()
                 self._wait(lambda: loading.is_done, "to load a state")
+            except BaseException:
+                # The run may be at work on it still, and hears nothing else on this connection until it is done.
+                if self._channel is not None:
+                    self._channel.abort()
+                raise
             finally:
                 self._loading = None
                 self._tell()
@@ -168,7 +173,7 @@ class SocketTransport:
         """Release the rank; its thread and connection are gone afterwards."""
         with self._changed:
             self._is_closing = True
-            if self._is_connected:
+            if self._is_connected and self._loading is None:
                 self._say(Kind.BYE, {"id": _BYE_ID})
             elif self._channel is not None:
                 self._channel.abort()

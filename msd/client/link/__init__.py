@@ -5,7 +5,7 @@ A trainer imports this, so it needs numpy and the standard library alone. See `f
 `msd.client.remote` for the side of the trainer.
 """
 
-from msd.client.link.address import Address, write_rendezvous
+from msd.client.link.address import Address, kept_token, write_rendezvous
 from msd.client.link.batches import Encoded, decode, encode
 from msd.client.link.messages import Ended, Load, Moved, NotYet, Place, Stated, Welcome
 from msd.client.link.server import LinkHandler, LinkServer
@@ -24,5 +24,6 @@ __all__ = [
     "Welcome",
     "decode",
     "encode",
+    "kept_token",
     "write_rendezvous",
 ]

@@ -7,8 +7,10 @@
 """
 
 import contextlib
+import errno
 import json
 import os
+import secrets
 import socket
 import tempfile
 from dataclasses import dataclass, field, replace
@@ -83,14 +85,17 @@ def resolve(text: str) -> Address:
     """Return the address that `text` spells, or that the file it names holds.
 
     Raises:
-        OSError: If the file is not there yet.
+        OSError: If the file is not there yet, or holds nothing yet.
         ConfigError: If the text or the file's content is no address.
     """
     if not is_file(text):
         return Address.parse(text)
     path = Path(unquote(urlsplit(text).path))
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_text(encoding="utf-8")
+        if not content.strip():
+            raise FileNotFoundError(errno.ENOENT, "it is empty", str(path))
+        held = json.loads(content)
         address = held["address"]
     except (ValueError, TypeError, KeyError):
         raise ConfigError(
@@ -105,12 +110,35 @@ def write_rendezvous(path: str | os.PathLike[str], address: Address) -> None:
     Raises:
         ConfigError: If it cannot be written.
     """
-    target = Path(path)
+    _write_for_owner(Path(path), json.dumps({"address": address.url()}), what="address")
+
+
+def kept_token(path: str | os.PathLike[str]) -> str:
+    """Return the token that a file holds. If there is no such file, one is made up and kept there, for its owner alone.
+
+    Raises:
+        ConfigError: If the file cannot be read or written, or holds none.
+    """
+    source = Path(path)
+    try:
+        token = source.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        token = secrets.token_hex(16)
+        _write_for_owner(source, token + "\n", what="token")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(f"the token cannot be read from {source} ({reason}); name a file that holds it") from None
+    if not token:
+        raise ConfigError(f"{source} holds no token; write one there, or remove it and have one made up")
+    return token
+
+
+def _write_for_owner(target: Path, text: str, *, what: str) -> None:
     try:
         descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump({"address": address.url()}, file)
+                file.write(text)
             os.replace(name, target)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
@@ -119,7 +147,7 @@ def write_rendezvous(path: str | os.PathLike[str], address: Address) -> None:
     except OSError as error:
         # Its own text names the file that is written first, which nobody asked for.
         raise ConfigError(
-            f"the address cannot be written to {target} ({error.strerror}); name a file in a folder that can be written"
+            f"the {what} cannot be written to {target} ({error.strerror}); name a file in a folder that can be written"
         ) from None
 
 

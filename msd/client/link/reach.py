@@ -122,9 +122,11 @@ class Reach:
                 return channel
             try:
                 nearer = self._dial(address, channel.run)
-            except OSError as error:
+            except (OSError, WrongRun) as error:
+                # Where one of another run answers, ours is gone and its port was given on.
+                self._note(str(address), error)
                 if number == len(nearest) - 1:
-                    raise ConnectionError(f"nobody answers at {address}: {reason(error)}") from None
+                    raise ConnectionError(f"the run is not at {address}: {reason(error)}") from None
             else:
                 channel.close()
                 return nearer

@@ -202,7 +202,7 @@ def test_serve_says_what_is_wrong_in_one_line_and_ends_with_2(capsys, yaml, clus
     assert (status, nobody in line) == (2, True)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        status, line = served(capsys, yaml, "--scheduler", cluster.address, "--port", port)
+        status, line = served(capsys, yaml, "--scheduler", cluster.address, "--listen", f"127.0.0.1:{port}")
     assert (status, f"cannot listen at 127.0.0.1:{port} (Address already in use)" in line) == (2, True)
     status, line = served(capsys, yaml, "--rendezvous", tmp_path / "no" / "file.json")
     assert (status, "make the folder first" in line) == (2, True)
@@ -220,7 +220,7 @@ def test_a_serve_that_fails_leaves_the_rendezvous_file_of_another_run_alone(caps
     rendezvous.write_text('{"address": "msd://127.0.0.1:1?token=other"}')
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        options = ("--scheduler", cluster.address, "--port", port, "--rendezvous", rendezvous)
+        options = ("--scheduler", cluster.address, "--listen", f"127.0.0.1:{port}", "--rendezvous", rendezvous)
         assert served(capsys, yaml, *options)[0] == 2
     assert "token=other" in rendezvous.read_text()
 

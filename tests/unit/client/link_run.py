@@ -9,6 +9,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,6 +126,7 @@ class ScriptedRun:
         self.ready, self.end, self.tokens = ready, end, tokens
         self.places: list[Place] | NotYet = []
         self.not_welcome: str | None = None
+        self.num_asked = 0
         self.only_run: str | None = None
         self.deadline_s = 30.0
         self.error: Exception | None = None
@@ -150,6 +152,7 @@ class ScriptedRun:
         return self.places
 
     def hello(self, rank: int, client: str, stated: Stated | None) -> Welcome | NotYet:
+        self.num_asked += 1
         if self.not_welcome is not None:
             return NotYet(waits_for=self.not_welcome)
         if self.only_run is not None and stated is not None and stated.run != self.only_run:
@@ -253,6 +256,15 @@ def url(server: LinkServer, number: int = 0, *, token: str = TOKEN, run: str | N
 def heard(monkeypatch, module: str) -> None:
     """Let a module's log be heard, also after a test that configured logging and silenced all there were."""
     monkeypatch.setattr(logging.getLogger(module), "disabled", False)
+
+
+def until_held(client, count: int) -> None:
+    """Wait until so many steps have been fetched ahead."""
+    for _ in range(2000):
+        if client._transport._prefetch.num_held == count:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{count} steps were not fetched ahead")
 
 
 def raw_socket(server: LinkServer) -> socket.socket:

@@ -67,7 +67,7 @@ def test_what_is_no_address_is_shown_as_it_was_given_without_its_token(text):
     assert "secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "not json", json.dumps({"address": "nowhere"})])
+@pytest.mark.parametrize("text", ["[]", "{}", "not json", json.dumps({"address": "nowhere"})])
 def test_a_rendezvous_file_with_something_else_is_refused(tmp_path, text):
     (tmp_path / "address.json").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError):

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from link_run import SETTINGS, ScriptedRun, contents, make_batch, position_after, short_folder, url
+from link_run import SETTINGS, ScriptedRun, contents, make_batch, position_after, short_folder, until_held, url
 
 from msd.client import RankClient
 from msd.client.link.address import Address, write_rendezvous
@@ -36,15 +36,6 @@ def server(run):
 
 def expected(step, rank=0):
     return contents(make_batch(step, rank, tokens=TOKENS))
-
-
-def until_held(client, count):
-    """Wait until so many steps have been fetched ahead."""
-    for _ in range(2000):
-        if client._transport._prefetch.num_held == count:
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"{count} steps were not fetched ahead")
 
 
 class Proxy:
