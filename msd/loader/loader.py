@@ -61,6 +61,8 @@ class SourceLoader:
         self._buffer = PayloadBuffer(buffer_bytes)
         self._tally = Tally()
         self._suspects = Suspects() if suspects is None else suspects
+        self._killed: dict[int, tuple[str, int]] = {}
+        """Shard and row within it of killed rows, by ordinal."""
 
     def examine(self, start: int, num_rows: int) -> MetaTable:
         """Transform the rows that come next and return what is known of them.
@@ -130,6 +132,7 @@ class SourceLoader:
 
     def _examine(self, start: int, stop: int, limit: int) -> MetaTable:
         rows = list(zip(range(start, stop), self._rows.take(start, stop, limit=limit), strict=True))
+        self._isolate_killed_before(start, stop)
         avoided = self._suspects.avoided(self.source, start, stop)
         try:
             given = iter(self._chain.apply([row for row in rows if row[0] not in avoided] if avoided else rows))
@@ -146,6 +149,16 @@ class SourceLoader:
             if result.reason:
                 failures.append(self._failure(ordinal, result))
         return MetaTable.of(self.source, start, [(result.outcome, result.samples) for result in results], failures)
+
+    def _isolate_killed_before(self, start: int, stop: int) -> None:
+        """Have rows run apart that killed in an earlier epoch: they need no second process to be found out again."""
+        killed = self._suspects.killed(self.source)
+        if len(killed) != len(self._killed):
+            self._killed = {ordinal: self._rows.where(ordinal) for ordinal in killed}
+        places = set(self._killed.values())
+        if places:
+            again = [ordinal for ordinal in range(start, stop) if self._rows.where(ordinal) in places]
+            self._suspects.isolate((self.source, ordinal) for ordinal in again)
 
     def _failure(self, ordinal: int, result: RowResult) -> Failure:
         shard, row = self._rows.where(ordinal)

@@ -97,6 +97,15 @@ class Suspects:
             found.update(dict.fromkeys(range(max(first, start), min(last + 1, stop)), outcome))
         return found
 
+    def killed(self, source: str) -> frozenset[int]:
+        """Return the ordinals of a source that are never run again because they ended their process."""
+        return frozenset(
+            ordinal
+            for first, last, outcome in self._avoided.get(source, ())
+            if outcome is Outcome.KILLED
+            for ordinal in range(first, last + 1)
+        )
+
     def struck(self, ended: Ended) -> None:
         """Isolate rows that were in hand when a process ended, and tell of them."""
         self.isolate(ended.rows)

@@ -46,16 +46,15 @@ def guarded(precautions, function, placed=None):
     return precautions.guarded(chain, how, precautions.noted(chain) if placed is None else placed)
 
 
-def loader_of(precautions, function, **options):
+def loader_of(precautions, function, epochs=1):
     table, reader = list_source(ROWS)
     order = SourceOrder(seed=5, source="web", blocks=table, shuffle=False, window_blocks=4)
     return SourceLoader(
         order=order,
         reader=reader,
         chain=guarded(precautions, function),
-        total_ordinals=len(ROWS),
+        total_ordinals=epochs * len(ROWS),
         suspects=precautions.suspects,
-        **options,
     )
 
 
@@ -179,6 +178,16 @@ def test_a_killed_row_is_told_and_answered_once_it_is_avoided(precautions):
     assert [(each.ordinal, each.row, each.reason) for each in table.failures] == [(4, 4, KILLED_REASON)]
     counts = loader.counts()
     assert (counts["killed_rows"], counts["failed_rows"], counts["rows_examined"]) == (1, 0, 8)
+
+
+def test_a_row_that_killed_runs_apart_from_the_beginning_in_later_epochs(precautions):
+    loader = loader_of(precautions, unharmed, epochs=3)
+    loader.examine(20, 20)
+    assert precautions.suspects.isolated("web") == frozenset()
+    precautions.suspects.avoid("web", 4, 4, "killed")
+    for start in (0, 20, 40):
+        loader.examine(start, 20)
+    assert precautions.suspects.isolated("web") == {4, 24, 44}
 
 
 def test_a_row_that_is_killed_when_it_is_made_again_ends_the_run(precautions):
