@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from msd.cli import corpus, demo, index, init, plan, preview, serve, state, validate
+from msd.cli import corpus, demo, index, init, plan, preview, serve, state, validate, which
 
 INTERRUPTED = 130
 NOBODY_READS = 141
@@ -53,6 +53,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("plan", plan.plan),
     ("preview", preview.preview),
     ("serve", serve.serve),
+    ("which", which.which),
 )
 for _name, _command in _COMMANDS:
     app.command(_name)(_command)

@@ -1,7 +1,7 @@
 """Arguments that several commands take."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,10 @@ Overrides = Annotated[
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="A.B=C", help="The same, as an option; repeat it.", show_default=False),
+]
+Storage = Annotated[
+    list[str] | None,
+    typer.Option("--storage", metavar="KEY=VALUE", help="For fsspec, of a URL; repeat it.", show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on standard output.")]
 
@@ -32,3 +36,18 @@ def read_config(path: Path, overrides: list[str] | None, sets: list[str] | None)
     # After the directory of the file; `msd` is a program, so Python does not look in the working directory by itself.
     look_in(Path.cwd())
     return config
+
+
+def storage_options(pairs: list[str] | None) -> dict[str, Any] | None:
+    """Return what `--storage` says, None if it is left out.
+
+    Raises:
+        ConfigError: If an entry is no KEY=VALUE.
+    """
+    from msd.errors import ConfigError
+
+    split = [text.partition("=") for text in pairs or []]
+    wrong = [key for key, sign, _ in split if not sign]
+    if wrong:
+        raise ConfigError(f"--storage {wrong[0]!r} has no value; write KEY=VALUE")
+    return {key: value for key, _, value in split} or None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from msd.cli import output
-from msd.cli.options import Json
+from msd.cli.options import Json, Storage, storage_options
 from msd.cli.state_tables import print_differences, print_files, print_state, told
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ StatePath = Annotated[
     str, typer.Argument(metavar="STATE", help="A file with a state, or a checkpoint's folder or URL.")
 ]
 Step = Annotated[int | None, typer.Option(min=0, help="Of the snapshot in a checkpoint; the newest without it.")]
-StorageOptions = Annotated[
-    list[str] | None, typer.Option("--storage", metavar="KEY=VALUE", help="For fsspec, of a URL; repeat it.")
-]
 
 
 @app.command()
@@ -36,13 +33,13 @@ def show(
     out: Annotated[
         str | None, typer.Option("--out", "-o", metavar="FILE", help="Write the state itself there; - prints it.")
     ] = None,
-    storage: StorageOptions = None,
+    storage: Storage = None,
     as_json: Json = False,
 ) -> None:
     """Print what a state says: position of each source, what waits, which edits act; or write one to load."""
     from msd.runtime.statefile import described, find_state, write_state
 
-    found = find_state(state, step=step, storage_options=_options(storage))
+    found = find_state(state, step=step, storage_options=storage_options(storage))
     if out == "-":
         output.print_json(found.state)
         return
@@ -65,7 +62,7 @@ def diff(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[A.B=C]...", help="Settings that win over the configuration's.")
     ] = None,
-    storage: StorageOptions = None,
+    storage: Storage = None,
     as_json: Json = False,
 ) -> int:
     """Print how a configuration or another state differs from a state, and whether a run may go on over that.
@@ -75,7 +72,7 @@ def diff(
     from msd.runtime.changes import compare
     from msd.runtime.statefile import find_state
 
-    options = _options(storage)
+    options = storage_options(storage)
     found = find_state(state, storage_options=options)
     if other.endswith((".yaml", ".yml")):
         here, moved = _identity_of(other, overrides), []
@@ -94,14 +91,14 @@ def diff(
 @app.command()
 def verify(
     checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Folder or URL.")],
-    storage: StorageOptions = None,
+    storage: Storage = None,
     as_json: Json = False,
 ) -> int:
     """Check every snapshot and journal entry of a checkpoint, and tell who holds it. Status 1 if one is damaged."""
     from msd.checkpoint import open_store
     from msd.errors import InputError
 
-    store = open_store(checkpoint, storage_options=_options(storage))
+    store = open_store(checkpoint, storage_options=storage_options(storage))
     snapshots, entries = store.snapshots(), store.entries()
     if not snapshots and not entries:
         raise InputError(f"there is no snapshot in {store.path}; give the path of a run's checkpoint")
@@ -132,7 +129,7 @@ def skip(
     step: Step = None,
     out: Annotated[str | None, typer.Option("--out", "-o", metavar="FILE", help="Write the new state there.")] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Put it in the place of the old one.")] = False,
-    storage: StorageOptions = None,
+    storage: Storage = None,
 ) -> None:
     """Write a state that leaves steps or rows out of what comes; every later resume knows of it."""
     from msd.core.journal import SkipRows, SkipSteps
@@ -143,7 +140,7 @@ def skip(
         raise ConfigError("say where the new state goes: --out FILE, or --in-place")
     if steps is None and not rows:
         raise ConfigError("say what to leave out: --steps N, or --rows SOURCE:FIRST-LAST")
-    found = find_state(state, step=step, storage_options=_options(storage))
+    found = find_state(state, step=step, storage_options=storage_options(storage))
     at, when = found.parts.step, datetime.now(UTC).isoformat(timespec="milliseconds")
     edits: list[Edit] = []
     for text in rows or []:
@@ -190,16 +187,6 @@ def _row_range(text: str) -> tuple[str, int, int]:
     if not name or not first.isdecimal() or (last and not last.isdecimal()) or int(last or first) < int(first):
         raise ConfigError(f"--rows {text!r} is no range; write SOURCE:FIRST-LAST, for instance web:1200-1300")
     return name, int(first), int(last or first)
-
-
-def _options(storage: list[str] | None) -> dict[str, Any] | None:
-    from msd.errors import ConfigError
-
-    pairs = [text.partition("=") for text in storage or []]
-    wrong = [key for key, sign, _ in pairs if not sign]
-    if wrong:
-        raise ConfigError(f"--storage {wrong[0]!r} has no value; write KEY=VALUE")
-    return {key: value for key, _, value in pairs} or None
 
 
 def _identity_of(path: str, overrides: list[str] | None) -> "StateDict":
