@@ -1,16 +1,18 @@
 """Constructor actors: gather the samples of a step, assemble it once, serve every rank of their group.
 
 The shelf decides what is missing and what is ready; the link serves ranks on threads of its own. Between them stands
-one condition: a rank's thread waits on it, the worker's loop notifies it.
+one condition: a rank's thread waits on it, the worker's loop notifies it. While the planner is away, what is held goes
+on being served.
 """
 
 import asyncio
 import atexit
+import itertools
 import json
 import os
 import socket
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,13 +24,21 @@ from msd.client.link.messages import Ended, Load, Moved, NotYet, Place, Stated, 
 from msd.client.link.server import LinkServer
 from msd.config import PipelineConfig
 from msd.constructor.shelf import Shelf
+from msd.coordinator.standing import RankStanding
 from msd.core.state import StateDict, canonical_json
-from msd.errors import ClosedError, ConfigError, EngineError, MsdError
-from msd.runtime.dask.calls import ActorGone, Ref, call
-from msd.runtime.dask.lifetime import close_when_released
+from msd.errors import ClosedError, ConfigError, EngineError, StateError
+from msd.runtime.dask.attendance import Attendance
+from msd.runtime.dask.calls import Fence, Ref
+from msd.runtime.dask.gathering import Gathering
+from msd.runtime.dask.lifetime import close_when_released, key_of, listen_for_losses
+from msd.runtime.dask.planner_line import PlannerAway, PlannerLine
+from msd.runtime.dask.standings import rank_to_wire, standing_from_wire, standing_to_wire
 from msd.runtime.dask.tasks import Tasks
-from msd.runtime.dask.wire import Wire, pack, plan_from_wire, slab_from_wire, unpack
+from msd.runtime.dask.wire import Wire, plan_from_wire, unpack
 from msd.runtime.state import progress_of, run_state
+
+ANSWER_S = 1.0
+"""A rank is told to ask again when the planner has not answered within this."""
 
 
 class ConstructorActor:
@@ -63,18 +73,40 @@ class ConstructorActor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = threading.Condition()
         self._shelf = Shelf(build_constructor(config), self._ranks)
+        self._fence = Fence(name)
         self._error: Exception | None = None
         self._generation = 0
         self._first_step = 0
         self._position = "{}"
         self._progress = self._state_after = ""
         self._waits_for = "the first plan"
-        self._asked: dict[int, tuple[int, int]] = {}
-        self._sessions: dict[int, int] = {}
-        self._clients: dict[int, str] = {}
-        """Who speaks for a rank in its session."""
+        self._attendance = Attendance()
+        self._left: list[tuple[int, int]] = []
+        """(rank, session) of connections that ended and of which the planner has not heard."""
+        self._replica: Wire | None = None
+        """What a new planner would have to know of the generation."""
+        self._refusals: dict[int, tuple[int, int, Exception]] = {}
+        """By rank: (generation, session) in which it is answered with an error."""
         self._tasks = Tasks(self._broke)
-        self._report_due: asyncio.Event | None = None
+        self._planner = PlannerLine(self._worker)
+        self._gathering = Gathering(
+            self._worker,
+            self._shelf,
+            self._changed,
+            self._tasks,
+            self._fence,
+            deadline_s=self._deadline_s,
+            doubt_s=config.runtime.silence_s,
+            doubt=lambda host, ref: self._tell_planner("host_doubted", host, ref.key),
+            failed=lambda error: self._tell_planner("failed", error),
+        )
+        self._performed = (0, 0)
+        """(term, number of the order that comes next)"""
+        self._questions = itertools.count(1)
+        self._report_due = asyncio.Event()
+        self._told: tuple[Any, ...] = ()
+        """What the planner was reported last."""
+        self._stop_listening: Callable[[], None] | None = None
         self._directory: dict[int, Place] = {}
         self._encoded: dict[tuple[int, Hashable], Encoded] = {}
         self._loads: dict[int, tuple[str, Moved]] = {}
@@ -83,49 +115,101 @@ class ConstructorActor:
         atexit.register(self._end)
         close_when_released(self)
 
-    async def begin(self, planner: Ref, hosts: dict[str, Ref]) -> dict[str, Any]:
-        """Take the references of the others and return where ranks reach this constructor."""
-        self._loop = asyncio.get_running_loop()
-        self._planner, self._hosts = planner, dict(hosts)
-        self._report_due = asyncio.Event()
-        self._tasks.spawn(self._report_for_ever())
+    async def begin(self, planner: Ref, term: int, hosts: dict[str, Ref]) -> Wire:
+        """Take who plans and where the hosts are, and return where ranks reach this constructor.
+
+        Comes again whenever one of them was replaced.
+        """
+        self._fence.admit(term)
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._key = key_of(self)
+            self._stop_listening = listen_for_losses(self._planner.worker_gone)
+            self._tasks.spawn(self._report_for_ever())
+        self._told = ()
+        self._planner.follow(planner)
+        self._gathering.hosts_are(hosts)
+        self._report_due.set()
         return {"host": socket.gethostname(), "addresses": self._server.addresses}
 
-    async def publish(self, directory: dict[str, dict[str, Any]], served: dict[str, Sequence[int]]) -> None:
+    async def publish(self, directory: dict[str, Wire], served: dict[str, Sequence[int]]) -> None:
         """Take where each constructor is reached and whom it serves: any of them answers that question."""
         for name, place in directory.items():
             at = Place(host=place["host"], addresses=tuple(place["addresses"]))
             self._directory.update(dict.fromkeys(served[name], at))
 
-    async def perform(self, orders: Wire) -> None:
-        """Carry out what the planner decided, in order; see `msd.coordinator.commands`."""
-        moved = False
-        for order in unpack(orders):
-            kind = order["kind"]
-            with self._changed:
-                if kind == "assign":
-                    self._assign(order)
-                elif kind == "drop":
-                    self._shelf.drop(order["generation"], order["through"], number=order["number"])
-                    self._encoded = {key: kept for key, kept in self._encoded.items() if key[0] > order["through"]}
-                elif kind == "rewind":
-                    self._shelf.rewind(order["generation"])
-                    self._generation, self._first_step = order["generation"], order["first_step"]
-                    self._position = order["position"]
-                    self._asked.clear()
-                    self._encoded.clear()
-                    moved = True
-                elif kind == "finish":
-                    self._shelf.finish(order["generation"], order["step"])
-                elif kind == "fail":
-                    self._error = order["error"]
-                elif kind == "waits":
-                    self._waits_for = order["for"]
-                self._changed.notify_all()
-        if moved:
+    async def ping(self) -> Wire:
+        """Answer."""
+        return {"name": self.name, "pid": os.getpid(), "term": self._fence.term}
+
+    async def standing(self, term: int) -> Wire | None:
+        """Return where the run stands, as far as is known here; a planner of a lower term is refused from now on."""
+        self._fence.admit(term)
+        if self._replica is None:
+            return None
+        with self._changed:
+            copied = standing_from_wire(self._replica)
+            positions = self._shelf.positions() if copied.generation == self._shelf.generation else {}
+            ranks = {rank.rank: rank for rank in (*copied.ranks, *self._attendance.standings())}
+            return standing_to_wire(
+                replace(
+                    copied,
+                    ranks=tuple(ranks[rank] for rank in sorted(ranks)),
+                    num_sessions=max(copied.num_sessions, self._attendance.most_session),
+                    positions={**copied.positions, **positions},
+                )
+            )
+
+    async def fail(self, error: Exception) -> None:
+        """Have every rank that is served here, and each that comes, hear why the run cannot go on."""
+        self._broke(error)
+
+    async def perform(self, term: int, first: int, orders: Wire) -> None:
+        """Carry out what the planner decided, in order; see `msd.runtime.dask.orders`.
+
+        Args:
+            term: Of the planner: lower ones are refused.
+            first: Number of the first order; one that was carried out is not carried out again.
+            orders: Packed.
+        """
+        self._fence.admit(term)
+        generation = self._generation
+        done = self._performed[1] if self._performed[0] == term else 0
+        with self._changed:
+            for number, order in enumerate(unpack(orders), first):
+                if number >= done:
+                    self._carry_out(term, order)
+                    self._performed = (term, number + 1)
+            self._changed.notify_all()
+        if self._generation > generation:
             news = Moved(generation=self._generation, first_step=self._first_step, position=self._position)
             await asyncio.get_running_loop().run_in_executor(None, self._server.announce, news)
-        self._report_soon()
+        self._report_due.set()
+
+    def _carry_out(self, term: int, order: Wire) -> None:
+        match order["kind"]:
+            case "assign":
+                self._assign(term, order)
+            case "drop":
+                through = order["through"]
+                self._shelf.drop(order["generation"], through, number=order["number"], term=term)
+                self._encoded = {key: kept for key, kept in self._encoded.items() if key[0] > through}
+            case "rewind":
+                self._shelf.rewind(order["generation"])
+                if order["generation"] > self._generation:
+                    self._encoded.clear()
+                self._generation, self._first_step = order["generation"], order["first_step"]
+                self._position = order["position"]
+            case "finish":
+                self._shelf.finish(order["generation"], order["step"])
+            case "refuse":
+                self._refusals[order["rank"]] = (order["generation"], order["session"], order["error"])
+            case "fail":
+                self._error = self._error or order["error"]
+            case "waits":
+                self._waits_for = order["for"]
+            case "replica":
+                self._replica = order["standing"]
 
     async def stats(self) -> dict[str, Any]:
         """Return what is held."""
@@ -133,13 +217,15 @@ class ConstructorActor:
             return {
                 "constructor": self.name,
                 "ranks": list(self._ranks),
-                "connected": sorted(self._sessions),
+                "connected": self._attendance.connected,
                 "held_bytes": self._shelf.nbytes,
                 "held_steps": sorted(self._shelf.held_steps),
             }
 
     async def close(self) -> None:
         """End the link and all that waits. Closing twice is fine."""
+        if self._stop_listening is not None:
+            self._stop_listening()
         self._tasks.cancel()
         await asyncio.get_running_loop().run_in_executor(None, self._end)
         atexit.unregister(self._end)
@@ -177,52 +263,92 @@ class ConstructorActor:
         self._config.place.check_rank(rank)
         self._check_running()
         place = self._directory.get(rank)
-        return NotYet(waits_for="the constructors to be placed") if place is None else [place]
+        return [] if place is None else [place]
 
-    def hello(self, rank: int, client: str, stated: Stated | None) -> Welcome:
+    def hello(self, rank: int, client: str, stated: Stated | None) -> Welcome | NotYet:
         """Connect a rank, or take one back that lost its connection."""
         self._config.place.check_rank(rank)
         if rank not in self._ranks:
-            raise EngineError(f"constructor {self.name} does not serve rank {rank}; ask for the one that does")
+            # The directory may have changed while the rank was on its way.
+            return NotYet(waits_for=f"the constructor that serves rank {rank}, which {self.name} does not")
         self._check_running()
-        if rank in self._sessions and stated is None and self._clients[rank] != client:
+        if stated is None and self._attendance.is_taken(rank, client):
             raise EngineError(
                 f"rank {rank} is connected already, and two clients of one rank would share its batches; close the "
                 "other one, or use the rank number of this process"
             )
-        if stated is not None and stated.run != self._run:
-            raise EngineError(
-                f"a rank of run {stated.run} reached run {self._run}; take the present address of its run"
-            )
-        at = (None, None) if stated is None else (stated.next_step, stated.generation)
-        answer = self._ask_planner("connect", rank, *at)
+        at = None if stated is None else self._stands(rank, stated)
+        asked_by = [self.name, self._key, next(self._questions)]
+        try:
+            answer = self._ask_planner("connect", rank, asked_by, at and rank_to_wire(at), limit_s=ANSWER_S)
+        except PlannerAway:
+            return NotYet(waits_for=self._waited_for())
         with self._changed:
-            self._sessions[rank], self._clients[rank] = answer["session"], client
+            self._attendance.arrive(
+                rank,
+                client,
+                session=answer["session"],
+                generation=answer["generation"],
+                first_step=answer["first_step"],
+                num_loads=answer["num_loads"],
+                stated=at,
+            )
         return Welcome(
             mesh=self._config.place.as_dict(),
             session=answer["session"],
             deadline_s=float(self._deadline_s),
+            num_loads=answer["num_loads"],
+            origin=answer["origin"],
             **self._moved_to(answer),
+        )
+
+    def _stands(self, rank: int, stated: Stated) -> RankStanding:
+        """Return where a rank stands.
+
+        Raises:
+            StateError: If the position that it brings is of another configuration or other data.
+        """
+        try:
+            progress = progress_of(json.loads(stated.position), self._identity)
+        except StateError as error:
+            if stated.run == self._run:
+                raise
+            raise StateError(
+                f"a rank of run {stated.run} reached run {self._run}, which cannot continue it: {error}"
+            ) from None
+        return RankStanding(
+            rank=rank,
+            generation=stated.generation,
+            next_step=stated.next_step,
+            num_loads=stated.num_loads,
+            progress=progress,
         )
 
     def take(self, rank: int, session: int, generation: int, step: int, taken_through: int, wait_s: float) -> Any:
         """Return an encoded batch once it is there, or what else there is to say."""
         with self._changed:
-            if self._sessions.get(rank) != session:
+            if not self._attendance.speaks(rank, session):
                 raise EngineError(
                     f"rank {rank} was connected again; this client no longer speaks for it: use the newer one"
                 )
-            self._note_asked(rank, session, generation, taken_through + 1)
-            answer = self._changed.wait_for(lambda: self._answer(rank, generation, step), wait_s)
+            self._note_asked(rank, generation, taken_through + 1)
+            answer = self._changed.wait_for(lambda: self._answer(rank, session, generation, step), wait_s)
         if isinstance(answer, Exception):
             raise answer.with_traceback(None)
-        return NotYet(waits_for=self._waits_for) if answer is None else answer
+        return NotYet(waits_for=self._waited_for()) if answer is None else answer
 
-    def load(self, rank: int, session: int, load: Load) -> Moved:
+    def load(self, rank: int, session: int, load: Load) -> Moved | NotYet:
         """Move the run to a saved position, or join the others there; the same load twice is one."""
         known = self._loads.get(rank)
         if known is None or known[0] != load.load_id:
-            answer = self._ask_planner("load", rank, session, progress_of(load.state, self._identity, force=load.force))
+            progress = progress_of(load.state, self._identity, force=load.force)
+            asked = (rank, session, load.load_id, load.number, progress)
+            try:
+                answer = self._ask_planner("load", *asked, limit_s=ANSWER_S)
+            except PlannerAway:
+                return NotYet(waits_for=self._waited_for())
+            with self._changed:
+                self._attendance.loaded(rank, answer["generation"], answer["first_step"], load.number)
             self._loads[rank] = (load.load_id, Moved(**self._moved_to(answer)))
         return self._loads[rank][1]
 
@@ -231,30 +357,31 @@ class ConstructorActor:
         self.lost(rank, session)
 
     def lost(self, rank: int, session: int) -> None:
-        """Note that the connection of a rank ended."""
+        """Note that the connection of a rank ended; the planner hears of it with the next report."""
         with self._changed:
-            if self._sessions.get(rank) != session:
-                return
-            del self._sessions[rank]
-            self._asked.pop(rank, None)
-        if self._error is None:
-            try:
-                self._ask_planner("disconnect", rank, session)
-            except MsdError:
-                # The planner is gone: nobody is left to be told.
-                return
+            if self._attendance.leave(rank, session):
+                self._left.append((rank, session))
+        self._report_soon()
 
     def _check_running(self) -> None:
         """Refuse a rank that comes when there is nothing to come."""
         if self._error is not None and self._shelf.end is None:
             raise self._error.with_traceback(None)
 
-    def _answer(self, rank: int, generation: int, step: int) -> Encoded | Moved | Ended | Exception | None:
+    def _waited_for(self) -> str:
+        return "the planner, which is being replaced" if self._planner.is_away else self._waits_for
+
+    def _answer(
+        self, rank: int, session: int, generation: int, step: int
+    ) -> Encoded | Moved | Ended | Exception | None:
         if generation > self._generation:
             # The rank heard of the move from the planner, which tells this constructor too.
             return self._error
         if generation < self._generation:
             return Moved(generation=self._generation, first_step=self._first_step, position=self._position)
+        refusal = self._refusals.get(rank)
+        if refusal is not None and refusal[:2] == (generation, session):
+            return refusal[2]
         encoded = self._encoded_for(step, rank)
         if encoded is not None:
             return encoded
@@ -275,21 +402,14 @@ class ConstructorActor:
             self._encoded[key] = encode(replace(batch, progress=self._state_after))
         return self._encoded[key]
 
-    def _note_asked(self, rank: int, session: int, generation: int, step: int) -> None:
-        if generation == self._generation and self._asked.get(rank, (0, -1)) != (session, step):
-            self._asked[rank] = (session, step)
-            assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._report_soon)
+    def _note_asked(self, rank: int, generation: int, step: int) -> None:
+        if generation == self._generation and self._attendance.asks(rank, generation, step):
+            self._report_soon()
 
-    def _ask_planner(self, method: str, *args: Any) -> Any:
+    def _ask_planner(self, method: str, *args: Any, limit_s: float) -> Any:
+        """Return what the planner answers, whichever it is by then. On the thread of a rank."""
         assert self._loop is not None
-        asking = asyncio.run_coroutine_threadsafe(
-            call(self._worker, self._planner, method, *args, deadline_s=self._deadline_s), self._loop
-        )
-        try:
-            return asking.result()
-        except ActorGone as error:
-            raise _planner_lost(error) from None
+        return asyncio.run_coroutine_threadsafe(self._planner.ask(method, *args, limit_s=limit_s), self._loop).result()
 
     def _moved_to(self, answer: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -303,88 +423,45 @@ class ConstructorActor:
 
     # What happens on the worker's loop.
 
-    def _assign(self, order: Wire) -> None:
+    def _assign(self, term: int, order: Wire) -> None:
         plan = plan_from_wire(order["plan"])
         owners = {
             source: {int(ordinal): (host, partition) for ordinal, host, partition in entries}
             for source, entries in order["owners"].items()
         }
-        if self._shelf.assign(order["generation"], plan, owners, order["version"], number=order["number"]):
-            self._tasks.spawn(self._gather(order["generation"], plan.step, order["term"]))
+        number, version = order["number"], order["version"]
+        if self._shelf.assign(order["generation"], plan, owners, version, number=number, term=term):
+            self._gathering.gather(order["generation"], plan.step)
 
-    async def _gather(self, generation: int, step: int, term: int) -> None:
-        """Fetch what a step lacks, one call a host, and one more for samples whose pixels go to another constructor."""
-        calls: dict[tuple[str, bool], list[list[Any]]] = {}
-        with self._changed:
-            needed, without_pixels = self._shelf.needed(step), self._shelf.needed_without_pixels(step)
-        for (host, partition), ids in needed.items():
-            of_source: dict[tuple[str, bool], list[list[int]]] = {}
-            for sample_id in ids:
-                key = (sample_id.source, sample_id not in without_pixels)
-                of_source.setdefault(key, []).append([sample_id.ordinal, sample_id.part])
-            for (source, pixels), places in of_source.items():
-                calls.setdefault((host, pixels), []).append([source, partition, places])
-        await asyncio.gather(
-            *(self._fetch(generation, step, host, term, wanted, pixels) for (host, pixels), wanted in calls.items())
-        )
+    def _tell_planner(self, method: str, *args: Any) -> None:
+        self._tasks.spawn(self._told_planner(method, *args))
 
-    async def _fetch(
-        self, generation: int, step: int, host: str, term: int, wanted: list[list[Any]], pixels: bool
-    ) -> None:
-        try:
-            wire = await call(
-                self._worker, self._hosts[host], "fetch", term, pack(wanted), pixels, deadline_s=self._deadline_s
-            )
-            with self._changed:
-                if generation == self._generation:
-                    self._shelf.deliver(step, slab_from_wire(wire))
-                self._changed.notify_all()
-        except ActorGone:
-            await self._tell_planner("host_lost", host)
-        except Exception as error:
-            # Rows that moved to another host meanwhile are fetched from there.
-            if self._is_owed(generation, step, host):
-                await self._tell_planner("failed", error)
-
-    def _is_owed(self, generation: int, step: int, host: str) -> bool:
-        with self._changed:
-            return generation == self._generation and any(owner == host for owner, _ in self._shelf.needed(step))
-
-    async def _tell_planner(self, method: str, *args: Any) -> None:
-        try:
-            await call(self._worker, self._planner, method, *args, deadline_s=self._deadline_s)
-        except EngineError as error:
-            self._broke(_planner_lost(error) if isinstance(error, ActorGone) else error)
+    async def _told_planner(self, method: str, *args: Any) -> None:
+        await self._planner.ask(method, *args)
 
     def _report_soon(self) -> None:
-        if self._report_due is not None:
-            self._report_due.set()
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._report_due.set)
 
     async def _report_for_ever(self) -> None:
         """Tell the planner which steps ranks ask for and what is held: one call for all that gathered meanwhile."""
-        assert self._report_due is not None
-        told: tuple[Any, ...] = ()
         while True:
             await self._report_due.wait()
             self._report_due.clear()
             with self._changed:
-                asked = [[rank, session, step] for rank, (session, step) in sorted(self._asked.items())]
-                held = self._shelf.nbytes
-            if (asked, held) != told:
-                told = (asked, held)
-                await self._tell_planner("report", self.name, self._generation, asked, held)
+                generation, left = self._generation, list(self._left)
+                report = (generation, self._attendance.asked(generation), left, self._shelf.nbytes)
+            if report != self._told:
+                self._told = report
+                await self._planner.ask("report", self.name, self._key, *report)
+                with self._changed:
+                    self._left = [entry for entry in self._left if entry not in left]
 
     def _broke(self, error: Exception) -> None:
         """Have ranks hear of a task that failed."""
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
-
-
-def _planner_lost(error: ActorGone) -> EngineError:
-    return EngineError(
-        f"the run has lost its planner ({error}); start it again, connect, and load the last saved state to go on"
-    )
 
 
 def _reason(error: OSError) -> str:

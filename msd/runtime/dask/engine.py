@@ -240,7 +240,7 @@ class DaskEngine:
         )
         self._finish_actors()
         directory = {
-            name: self._ask(ref, "begin", self._planner, self._hosts) for name, ref in self._constructors.items()
+            name: self._ask(ref, "begin", self._planner, 1, self._hosts) for name, ref in self._constructors.items()
         }
         for ref in self._constructors.values():
             self._ask(ref, "publish", directory, served)

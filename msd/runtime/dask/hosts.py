@@ -27,6 +27,7 @@ from msd.loader.loader import BATCH_ROWS, SourceLoader
 from msd.loader.poison.notes import Ended, folder_of
 from msd.loader.poison.suspects import News, RowsKilled
 from msd.loader.processes.pool import TransformProcesses
+from msd.runtime.dask.calls import Fence
 from msd.runtime.dask.lifetime import close_when_released
 from msd.runtime.dask.wire import Wire, pack, slab_to_wire, tables_to_wire, unpack
 
@@ -116,7 +117,9 @@ class LoaderHost:
         self._release_due: dict[_Key, int] = {}
         self._error: Exception | None = None
         self._news: asyncio.Event | None = None
-        self._term = 0
+        self._fence = Fence(f"loader host {name}")
+        self._replica: tuple[tuple[int, int], Wire] | None = None
+        """(term, number) of the newest copy of where the run stands, and it."""
         _hosts[run] = self
         _allow_files()
         close_when_released(self)
@@ -151,12 +154,14 @@ class LoaderHost:
             seen: `number` of the last answer that came.
             wait_s: Seconds to wait while there is nothing to tell.
         """
-        self._check_term(term)
+        self._fence.admit(term)
         if self._news is None:
             self._news = asyncio.Event()
             self._suspects.on_news = partial(asyncio.get_running_loop().call_soon_threadsafe, self._news.set)
         self._done = [entry for entry in self._done if entry[0] > seen]
         asked = unpack(asked)
+        for order in asked["orders"]:
+            self._carry_out(term, order)
         for source, before in asked["releases"].items():
             for partition in self._partitions.get(source, ()):
                 self._release_due[source, partition] = before
@@ -194,7 +199,7 @@ class LoaderHost:
             wanted: Packed: (source, partition, [[ordinal, part], ...]) each.
             pixels: False sends images' geometry alone.
         """
-        self._check_term(term)
+        self._fence.admit(term)
         waiting: dict[_Key, list[SampleId]] = {}
         for source, partition, places in unpack(wanted):
             ids = [SampleId(source, ordinal, part) for ordinal, part in places]
@@ -211,6 +216,21 @@ class LoaderHost:
         finally:
             self._fetched.subtract(waiting.keys())
         return slab_to_wire(SampleSlab.joined([slab if pixels else slab.without_pixels() for slab in slabs]))
+
+    async def ping(self) -> Wire:
+        """Answer: the process is there, whatever its threads are at."""
+        return {"name": self.name, "pid": os.getpid(), "term": self._fence.term}
+
+    async def standing(self, term: int) -> Wire | None:
+        """Return the newest copy of where the run stands; a planner of a lower term is refused from now on."""
+        self._fence.admit(term)
+        return None if self._replica is None else self._replica[1]
+
+    def _carry_out(self, term: int, order: Wire) -> None:
+        if order["kind"] == "replica":
+            age = (term, order["number"])
+            if self._replica is None or age > self._replica[0]:
+                self._replica = age, order["standing"]
 
     async def stats(self) -> dict[str, Any]:
         """Return counts by source, summed over the partitions held here."""
@@ -368,14 +388,6 @@ class LoaderHost:
             yield self.add(*key)
         finally:
             self._entered.discard(key)
-
-    def _check_term(self, term: int) -> None:
-        if term < self._term:
-            raise EngineError(
-                f"loader host {self.name} follows the planner of term {self._term} and refuses one of term {term}, "
-                "which was replaced"
-            )
-        self._term = term
 
 
 class SourceLoaderActor:

@@ -51,6 +51,11 @@ def listen_for_losses(on_lost: Callable[[str], None]) -> Callable[[], None]:
     return end
 
 
+def key_of(actor: object) -> str:
+    """Return the key under which this process's worker holds an actor: no two lives of an actor have the same."""
+    return next(str(key) for key, held in get_worker().state.actors.items() if held is actor)
+
+
 def _tell(event: tuple[float, dict[str, Any]]) -> None:
     for on_lost in list(_listeners.values()):
         on_lost(event[1]["worker"])

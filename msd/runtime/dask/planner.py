@@ -1,9 +1,14 @@
-"""The planner actor: hosts the coordinator, carries its commands to hosts and constructors, brings back events."""
+"""The planner actor: hosts the coordinator, carries its commands to hosts and constructors, brings back events.
+
+It may die at any moment: whoever comes in its place has a higher term, and begins with what survivors know.
+"""
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,43 +16,45 @@ from distributed import get_worker
 
 from msd.build import build_coordinator
 from msd.config import PipelineConfig
-from msd.coordinator import RankStanding
 from msd.coordinator.commands import (
-    Assign,
     Avoid,
     Command,
-    Drop,
     Examine,
     Fail,
-    Finish,
+    Follow,
     Isolate,
+    Journal,
     Planned,
     Release,
+    Replicate,
     Rewind,
+    Warn,
 )
 from msd.coordinator.events import (
     BytesHeld,
     Event,
-    HostLost,
-    HostSilent,
-    RowKilled,
-    RowsEnded,
-    RowsExamined,
     RunFailed,
     StepAsked,
+    TimePassed,
 )
 from msd.coordinator.placement import Placement
+from msd.core.journal import edits_from_state
 from msd.core.order import SourceOrder
-from msd.core.state import StateDict, canonical_json
-from msd.errors import ConfigError, DeadlineError, EngineError, MsdError
-from msd.runtime.dask.calls import ActorGone, Ref, call
+from msd.core.sample import MetaTable
+from msd.core.state import StateDict
+from msd.errors import ConfigError, DeadlineError, EngineError
+from msd.runtime.dask.calls import Ref, Superseded
+from msd.runtime.dask.crew import Crew
 from msd.runtime.dask.hosts import TICK_S
+from msd.runtime.dask.journalling import Journalling
 from msd.runtime.dask.lifetime import close_when_released, listen_for_losses
+from msd.runtime.dask.news import News
+from msd.runtime.dask.orders import orders_for, plain, start_of
+from msd.runtime.dask.standings import rank_from_wire, standing_from_wire, standing_to_wire
 from msd.runtime.dask.tasks import Tasks
-from msd.runtime.dask.wire import Wire, pack, plan_to_wire, tables_from_wire, unpack
+from msd.runtime.dask.wire import Wire
 from msd.runtime.failures import FailureNotes
 from msd.runtime.record import RunRecord, provenance
-from msd.runtime.state import run_state
 
 _T = TypeVar("_T")
 
@@ -57,10 +64,18 @@ DEPTH = 4
 SETTLE_S = 5.0
 """A load waits this long at most until every constructor has heard of it."""
 
-SILENCE_S = 10.0
-"""A host answers `advance` within a fraction of a second; after this its answer is taken for lost."""
-SILENCES = 3
-"""So many in a row, and the host is."""
+CLOCK_S = 1.0
+"""How often the coordinator is told the time: what it measures takes many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """A load that was carried out."""
+
+    load_id: str
+    answer: Wire
+    until: float
+    """Time of the loop until which constructors are waited for."""
 
 
 class PlannerActor:
@@ -74,6 +89,9 @@ class PlannerActor:
         placement: Placement,
         constructors: dict[str, tuple[int, ...]],
         term: int,
+        standing: Wire | None = None,
+        run: str = "",
+        origin: str = "",
     ) -> None:
         """Get ready; `begin` starts.
 
@@ -84,86 +102,212 @@ class PlannerActor:
             placement: Which host owns which windows.
             constructors: The ranks that each constructor serves.
             term: Of this planner: hosts and constructors refuse lower ones.
+            standing: What is known of a run that had a planner before, as `standing_to_wire` gives it.
+            run: Identity of the run.
+            origin: What the run's position comes from, for people; empty if it began new.
         """
-        self._config = config
         self._orders = orders
         self._identity = identity
         self._term = term
         self._deadline_s = config.runtime.deadline_s
         self._worker = get_worker()
         self._coordinator = build_coordinator(
-            config, orders, placement=placement, constructors=constructors, depth=DEPTH
+            config,
+            orders,
+            placement=placement,
+            constructors=constructors,
+            depth=DEPTH,
+            standing=None if standing is None else standing_from_wire(standing),
         )
         self._failures = FailureNotes(config.sources)
         self._record = RunRecord()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="msd-coordinator")
         self._inbox: list[Event] = []
-        self._has_events: asyncio.Event | None = None
+        self._has_events = asyncio.Event()
+        self._has_begun = asyncio.Event()
         self._tasks = Tasks(self._broke)
+        self._crew = Crew(
+            self._worker,
+            self._tasks,
+            term=term,
+            silence_s=min(config.runtime.silence_s, self._deadline_s / 2),
+            happened=self._put,
+            came=self._note_failures,
+            is_shadow=lambda name: name in self._coordinator.shadows,
+        )
+        self._journalling = Journalling(self._crew, happened=self._put, deadline_s=self._deadline_s)
+        self._news = News()
+        self._origin = origin
+        self._connects: dict[int, tuple[tuple[str, int], Wire]] = {}
+        """By rank: what a constructor asked last, and the answer: the same asked again is answered the same."""
+        self._loads: dict[int, _Load] = {}
+        self._superseded: Superseded | None = None
         self._stop_listening: Callable[[], None] | None = None
         self._waits: str | None = None
         close_when_released(self)
 
     async def begin(self, hosts: dict[str, Ref], constructors: dict[str, Ref]) -> None:
         """Take the references of the others and start planning."""
-        self._hosts, self._constructors = dict(hosts), dict(constructors)
-        self._outboxes = {name: _Outbox() for name in (*hosts, *constructors)}
-        self._has_events = asyncio.Event()
-        self._stop_listening = listen_for_losses(self._lost)
-        for name in hosts:
-            self._tasks.spawn(self._drive_host(name))
-        for name in constructors:
-            self._tasks.spawn(self._drive_constructor(name))
+        if self._has_begun.is_set():
+            return
+        self._stop_listening = listen_for_losses(self._crew.worker_gone)
+        for name, ref in hosts.items():
+            self._crew.add_host(name, ref)
+        for name, ref in constructors.items():
+            self._crew.add_constructor(name, ref)
         self._tasks.spawn(self._handle_for_ever())
-        self._send(await self._decide(self._coordinator.begin))
+        self._tasks.spawn(self._tell_time_for_ever())
+        self._tasks.spawn(self._journalling.run())
+        await self._decide(lambda: (None, self._coordinator.begin()))
+        self._has_begun.set()
+
+    async def ping(self) -> Wire:
+        """Answer, with what whoever watches wants to know."""
+        standing = self._coordinator.generations
+        return {
+            "name": "planner",
+            "pid": os.getpid(),
+            "term": self._term,
+            "journal": [standing.generation, self._journalling.num_done],
+            "news": self._news.newest(),
+        }
+
+    async def standing(self) -> Wire | None:
+        """Return what is known of the run."""
+        return await self._decide(lambda: (standing_to_wire(self._coordinator.standing()), []))
+
+    # What the supervisor says.
+
+    async def host_joined(self, name: str, ref: Ref, is_shadow: bool) -> None:
+        """Take that a process of a loader host is there."""
+        await self._has_begun.wait()
+        self._crew.host_joined(name, ref, is_shadow)
+
+    async def host_gone(self, name: str, key: str, how: str = "") -> None:
+        """Take that a process of a loader host is gone; `key` is its actor's, so that another one stays."""
+        await self._has_begun.wait()
+        self._crew.host_gone(name, key)
+
+    async def constructor_joined(self, name: str, ref: Ref) -> None:
+        """Take that a process of a constructor is there, which holds nothing."""
+        await self._has_begun.wait()
+        self._crew.constructor_joined(name, ref)
+
+    async def constructor_gone(self, name: str, key: str, how: str = "") -> None:
+        """Take that a process of a constructor is gone; `key` is its actor's."""
+        await self._has_begun.wait()
+        self._crew.constructor_gone(name, key)
 
     # What constructors and the engine ask.
 
-    async def connect(self, rank: int, next_step: int | None, generation: int | None) -> dict[str, Any]:
-        """Connect a rank; one that comes back states where it stands."""
-        at = (
-            None
-            if next_step is None or generation is None
-            else RankStanding(rank=rank, generation=generation, next_step=next_step)
-        )
+    async def connect(self, rank: int, asked_by: tuple[str, str, int], stated: Wire | None) -> Wire:
+        """Connect a rank.
 
-        def connect() -> tuple[dict[str, Any], list[Command]]:
-            session, commands = self._coordinator.connect(rank, at)
-            return {"session": session, **self._standing()}, commands
+        Args:
+            rank: Of the mesh.
+            asked_by: Name and key of the constructor, and number of the question. The same one is answered the same;
+                one that is heard after a later one is refused, and so is a constructor that was replaced.
+            stated: Where a rank stands that was connected before, as `rank_to_wire` gives it.
+        """
+        await self._may_speak()
+        name, key, number = asked_by
+        await self._crew.knows(name, key, deadline_s=self._deadline_s)
 
-        answer, commands = await self._decide(connect)
-        self._send(commands)
-        return answer
+        def connect() -> tuple[Wire, list[Command]]:
+            known = self._connects.get(rank)
+            if known is not None and known[0] == (key, number):
+                return known[1], []
+            if known is not None and known[0][0] == key and known[0][1] > number:
+                raise EngineError(f"rank {rank} was connected again meanwhile")
+            session, commands = self._coordinator.connect(rank, None if stated is None else rank_from_wire(stated))
+            standing = self._coordinator.rank_standing(rank)
+            answer = {
+                "session": session,
+                "num_loads": standing.num_loads,
+                "origin": self._origin,
+                **start_of(self._coordinator),
+            }
+            self._connects[rank] = ((key, number), answer)
+            return answer, commands
 
-    async def disconnect(self, rank: int, session: int) -> None:
-        """Release a rank."""
-        self._send(await self._decide(lambda: self._coordinator.disconnect(rank, session)))
+        return await self._decide(connect)
 
-    async def load(self, rank: int, session: int, progress: StateDict) -> dict[str, Any]:
-        """Move the run to a saved progress, or join the others there."""
+    async def load(self, rank: int, session: int, load_id: str, number: int, progress: StateDict) -> Wire:
+        """Move the run to a saved progress, or join the others there; the same load again changes nothing."""
+        await self._may_speak()
+        until = self._settles_until()
 
-        def load() -> tuple[dict[str, Any], list[Command]]:
-            commands = self._coordinator.load(rank, session, progress)
-            return self._standing(), commands
+        def load() -> tuple[_Load, list[Command]]:
+            known = self._loads.get(rank)
+            if known is not None and known.load_id == load_id:
+                return known, []
+            commands = self._coordinator.load(rank, session, progress, number=number)
+            self._loads[rank] = known = _Load(load_id, start_of(self._coordinator), until)
+            return known, commands
 
-        answer, commands = await self._decide(load)
-        self._send(commands)
-        if any(isinstance(command, Rewind) for command in commands):
-            # Whoever loads may then tell other ranks to go on: by then they must not use what they fetched before.
-            settling = asyncio.gather(*(self._outboxes[name].settled() for name in self._constructors))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(settling, min(SETTLE_S, self._deadline_s / 2))
-        return answer
+        known = await self._decide(load)
+        await self._settle(known.until)
+        return known.answer
 
-    async def report(self, constructor: str, generation: int, asked: Sequence[Sequence[int]], held_bytes: int) -> None:
-        """Take which steps ranks ask for and how much a constructor holds."""
+    async def report(
+        self,
+        constructor: str,
+        key: str,
+        generation: int,
+        asked: Sequence[Sequence[int]],
+        left: Sequence[Sequence[int]],
+        held_bytes: int,
+    ) -> None:
+        """Take what a constructor knows of its ranks, and how much it holds.
+
+        Args:
+            constructor: By name.
+            key: Of its actor: one that was replaced is not heard.
+            generation: That it is in.
+            asked: (rank, session, step) of ranks that ask for a step.
+            left: (rank, session) of connections that ended.
+            held_bytes: Payload.
+        """
+        await self._may_speak()
+        if not self._crew.is_present(constructor, key):
+            return
         for rank, session, step in asked:
             self._put(StepAsked(rank, session, generation, step))
         self._put(BytesHeld(constructor, held_bytes))
+        if left:
+            await self._decide(lambda: (None, [c for one in left for c in self._coordinator.disconnect(*one)]))
 
-    async def host_lost(self, host: str) -> None:
-        """Take that a loader host cannot be reached."""
-        self._put(HostLost(host))
+    async def host_doubted(self, host: str, key: str) -> None:
+        """Take that a constructor cannot reach a loader host."""
+        await self._may_speak()
+        self._crew.doubt(host, key)
+
+    async def edit(self, entry: Wire, move_late: bool) -> int:
+        """Have an edit take effect, and return the step that it is the first to affect, once it is durable.
+
+        Args:
+            entry: As `edits_to_state` gives it.
+            move_late: Let an edit of a step that is planned already take effect at the first that is not.
+        """
+        await self._may_speak()
+        (edit,) = edits_from_state([entry])
+
+        def ask() -> tuple[tuple[int, list[int]], list[Command]]:
+            taken, commands = self._coordinator.edit(edit, move_late=move_late)
+            numbers = [command.number for command in commands if isinstance(command, Journal)]
+            return (taken.at_step, numbers), commands
+
+        at_step, numbers = await self._decide(ask)
+        for number in numbers:
+            await self._journalling.settled(number)
+        return at_step
+
+    async def restore(self, progress: StateDict) -> Wire:
+        """Move the run to a saved progress, for every rank: a generation begins."""
+        await self._may_speak()
+        await self._decide(lambda: (None, self._coordinator.restore(progress)))
+        await self._settle(self._settles_until())
+        return await self._decide(lambda: (start_of(self._coordinator), []))
 
     async def failed(self, error: Exception) -> None:
         """Take that the run cannot go on."""
@@ -171,13 +315,15 @@ class PlannerActor:
 
     async def check(self) -> None:
         """Raise what ended the run, if something did."""
+        if self._superseded is not None:
+            raise self._superseded
         if self._coordinator.error is not None:
-            raise _plain(self._coordinator.error)
+            raise plain(self._coordinator.error)
 
-    async def stats(self) -> dict[str, Any]:
+    async def stats(self) -> Wire:
         """Return what the run has done so far."""
 
-        def stats() -> dict[str, Any]:
+        def stats() -> tuple[Wire, list[Command]]:
             generations = self._coordinator.generations
             return {
                 "generation": generations.generation,
@@ -186,12 +332,14 @@ class PlannerActor:
                 "watermark": generations.watermark,
                 "waits_for": self._coordinator.waits_for,
                 "alive": list(self._coordinator.placement.alive),
+                "shadows": list(self._coordinator.shadows),
+                "term": self._term,
                 **self._record.as_dict(self._coordinator.closing_notes),
                 "sources": {
                     name: {**self._record.of_source(name), "rows_per_epoch": order.rows_per_epoch}
                     for name, order in self._orders.items()
                 },
-            }
+            }, []
 
         return await self._decide(stats)
 
@@ -199,12 +347,11 @@ class PlannerActor:
         """Return where each document of a step came from and where it went."""
         deadline = asyncio.get_running_loop().time() + self._deadline_s
         while True:
-            self._send(await self._decide(lambda: self._coordinator.recall(step)))
-            plan = await self._decide(lambda: self._coordinator.plan(step))
+            plan = await self._decide(lambda: (self._coordinator.plan(step), self._coordinator.recall(step)))
             if plan is not None:
                 return provenance(plan, self._orders)
             if self._coordinator.error is not None:
-                raise _plain(self._coordinator.error)
+                raise plain(self._coordinator.error)
             if not self._coordinator.exists(step):
                 raise ConfigError(f"step {step} does not exist: the run ends before step {self._coordinator.end}")
             if asyncio.get_running_loop().time() > deadline:
@@ -219,228 +366,105 @@ class PlannerActor:
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._failures.close()
 
-    def _standing(self) -> dict[str, Any]:
-        coordinator = self._coordinator
-        return {
-            "generation": coordinator.generations.generation,
-            "first_step": coordinator.first_step,
-            "progress": coordinator.progress_before(coordinator.first_step),
-        }
+    def _settles_until(self) -> float:
+        return asyncio.get_running_loop().time() + min(SETTLE_S, self._deadline_s / 2)
+
+    async def _settle(self, until: float) -> None:
+        """Wait until every constructor has heard of a move.
+
+        Whoever loads may then tell other ranks to go on: by then they must not use what they fetched before.
+        """
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._crew.settled(), max(0.0, until - asyncio.get_running_loop().time()))
+
+    async def _may_speak(self) -> None:
+        """Wait until planning has begun; a planner that was replaced says so instead."""
+        await self._has_begun.wait()
+        if self._superseded is not None:
+            raise self._superseded
 
     # Events in, commands out.
 
     def _put(self, event: Event) -> None:
-        assert self._has_events is not None
         self._inbox.append(event)
         self._has_events.set()
 
     async def _handle_for_ever(self) -> None:
-        assert self._has_events is not None
         while True:
             await self._has_events.wait()
             self._has_events.clear()
             events, self._inbox = self._inbox, []
-            self._send(await self._decide(partial(self._coordinator.handle_all, events)))
+            await self._decide(partial(self._handle, events))
 
-    async def _decide(self, decide: Callable[[], _T]) -> _T:
-        """Run a decision on the coordinator's thread: planning takes longer than an event loop may be held."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, decide)
+    def _handle(self, events: list[Event]) -> tuple[None, list[Command]]:
+        return None, self._coordinator.handle_all(events)
 
-    def _send(self, commands: Sequence[Command]) -> None:
+    async def _tell_time_for_ever(self) -> None:
+        while True:
+            self._put(TimePassed(asyncio.get_running_loop().time()))
+            await asyncio.sleep(CLOCK_S)
+
+    async def _decide(self, decide: Callable[[], tuple[_T, list[Command]]]) -> _T:
+        """Run a decision on the coordinator's thread: planning takes longer than an event loop may be held.
+
+        Its commands are carried in the order of the decisions, and before whoever asked for one goes on.
+        """
+        loop = asyncio.get_running_loop()
+
+        def on_thread() -> _T:
+            answer, commands = decide()
+            orders = orders_for(commands, self._coordinator, self._identity)
+            loop.call_soon_threadsafe(self._carry, orders, self._coordinator.waits_for)
+            return answer
+
+        return await loop.run_in_executor(self._thread, on_thread)
+
+    def _carry(self, commands: Sequence[tuple[Command, Wire | None]], waits: str | None) -> None:
         """Put commands where the tasks that carry them out find them."""
-        for command in commands:
+        crew = self._crew
+        for command, order in commands:
             match command:
                 case Examine(host=host):
-                    self._outboxes[host].put([command.source, command.partition, command.start, command.num_rows])
+                    if host in crew.hosts:
+                        crew.hosts[host].examine(command)
                 case Release(source=source, before=before):
-                    for host in dict.fromkeys(self._coordinator.placement.hosts[source]):
-                        self._outboxes[host].releases[source] = before
-                case Avoid(source=source, first=first, last=last, reason=reason):
-                    self._treat(["avoid", source, first, last, reason])
-                case Isolate(rows=rows):
-                    self._treat(["isolate", *([source, ordinal] for source, ordinal in rows)])
+                    for driver in crew.hosts.values():
+                        driver.release(source, before)
                 case Planned(plan=plan):
                     self._record.add(plan)
-                case Assign() | Drop() | Finish() | Rewind():
-                    self._outboxes[command.constructor].put(self._order(command))
+                case Avoid():
+                    crew.treat(["avoid", command.source, command.first, command.last, command.reason])
+                case Isolate(rows=rows):
+                    crew.treat(["isolate", *(list(row) for row in rows)])
+                case Follow(host=host, cursors=cursors):
+                    if host in crew.hosts:
+                        crew.hosts[host].tell("follow", {"kind": "follow", "cursors": dict(cursors)})
+                case Replicate(standing=standing):
+                    crew.replicate(standing_to_wire(standing))
+                case Journal():
+                    self._journalling.put(command)
+                case Warn(text=text):
+                    self._news.add(text)
+                case Fail(error=error):
+                    crew.tell_constructors({"kind": "fail", "error": plain(error)})
+                case _:
+                    assert order is not None
+                    crew.tell_constructor(command.constructor, order)
                     if isinstance(command, Rewind):
                         self._record = RunRecord()
-                case Fail(error=error):
-                    self._tell_all({"kind": "fail", "error": _plain(error)})
-        waits = self._coordinator.waits_for
         if waits != self._waits:
             self._waits = waits
-            self._tell_all({"kind": "waits", "for": waits or "samples on their way"})
+            crew.tell_constructors({"kind": "waits", "for": waits or "samples on their way"})
 
-    def _treat(self, rows: list[Any]) -> None:
-        """Tell every host of rows that are not run like others."""
-        for host in self._hosts:
-            self._outboxes[host].put_rows(rows)
-
-    def _tell_all(self, order: Wire) -> None:
-        for name in self._constructors:
-            self._outboxes[name].put(order)
-
-    def _order(self, command: Assign | Drop | Finish | Rewind) -> Wire:
-        match command:
-            case Assign():
-                return {
-                    "kind": "assign",
-                    "term": self._term,
-                    "generation": command.generation,
-                    "version": command.placement_version,
-                    "number": command.number,
-                    "plan": plan_to_wire(command.plan),
-                    "owners": {
-                        source: [[ordinal, host, partition] for ordinal, (host, partition) in entries.items()]
-                        for source, entries in command.owners.items()
-                    },
-                }
-            case Drop():
-                return {
-                    "kind": "drop",
-                    "generation": command.generation,
-                    "through": command.through,
-                    "number": command.number,
-                }
-            case Finish():
-                return {"kind": "finish", "generation": command.generation, "step": command.step}
-            case Rewind():
-                standing = self._standing()
-                position = canonical_json(run_state(standing["progress"], self._identity))
-                return {
-                    "kind": "rewind",
-                    "generation": command.generation,
-                    "first_step": standing["first_step"],
-                    "position": position,
-                }
-
-    async def _drive_host(self, name: str) -> None:
-        """Carry requests to a host and metadata back, as long as there is something to ask or to wait for."""
-        outbox, seen, silences = self._outboxes[name], 0, 0
-        told, num_rows_told = 0, 0
-        silence_s = min(SILENCE_S, self._deadline_s / (2 * SILENCES))
-        owed: set[tuple[str, int, int]] = set()
-        while True:
-            if not owed:
-                await outbox.wait()
-            requests, releases = outbox.drain()
-            owed.update((source, start, num_rows) for source, _, start, num_rows in requests)
-            rows = outbox.rows[num_rows_told:]
-            asked = pack({"requests": requests, "releases": releases, "rows": rows, "told": told})
-            try:
-                packed = await call(
-                    self._worker, self._hosts[name], "advance", self._term, asked, seen, TICK_S, deadline_s=silence_s
-                )
-            except ActorGone:
-                self._put(HostLost(name))
-                return
-            except DeadlineError:
-                silences += 1
-                if silences == SILENCES:
-                    self._put(HostLost(name))
-                    return
-                # What it owes is asked for once more: the request may be lost, or the answer.
-                owed.clear()
-                outbox.restore(releases)
-                self._put(HostSilent(name))
-                continue
-            wire = unpack(packed)
-            silences, seen, told = 0, wire["number"], wire["news_number"]
-            num_rows_told += len(rows)
-            for news in wire["news"]:
-                self._put(_event_of(news))
-            tables = tables_from_wire(wire)
-            owed.difference_update((table.source, table.start, table.num_rows) for table in tables)
-            for table in tables:
-                self._failures.note(table.source, table.failures)
-            if tables:
-                self._put(RowsExamined(name, tuple(tables)))
-
-    async def _drive_constructor(self, name: str) -> None:
-        outbox = self._outboxes[name]
-        while True:
-            await outbox.wait()
-            orders, _ = outbox.drain()
-            await call(self._worker, self._constructors[name], "perform", pack(orders), deadline_s=self._deadline_s)
-            outbox.note_done(len(orders))
-
-    def _lost(self, address: str) -> None:
-        """Hear of a lost worker from the scheduler, sooner than from a call that fails."""
-        for name, ref in self._hosts.items():
-            if ref.address == address:
-                self._put(HostLost(name))
-        for ref in self._constructors.values():
-            if ref.address == address:
-                self._put(RunFailed(EngineError(
-                    f"{ref.name} at {address} is gone, and with it the ranks that it served; start the run again from "
-                    "the last saved state"
-                )))  # fmt: skip
+    def _note_failures(self, tables: list[MetaTable]) -> None:
+        for table in tables:
+            self._failures.note(table.source, table.failures)
 
     def _broke(self, error: Exception) -> None:
-        """Have the run fail with a task that failed."""
-        self._tell_all({"kind": "fail", "error": _plain(error)})
+        """Have the run fail with a task that failed; a planner that was replaced ends alone."""
+        if isinstance(error, Superseded):
+            self._superseded = self._superseded or error
+            self._tasks.cancel()
+            return
+        self._crew.tell_constructors({"kind": "fail", "error": plain(error)})
         self._put(RunFailed(error))
-
-
-def _plain(error: Exception) -> MsdError:
-    """Return an error that can be sent to any process: what users raise may have a class that only they have."""
-    if isinstance(error, MsdError) and type(error).__module__.partition(".")[0] == "msd":
-        return error
-    return EngineError(f"the run failed with {type(error).__name__}: {error}")
-
-
-def _event_of(news: Wire) -> Event:
-    """Return what a host has to tell of rows that ended a process."""
-    if "killed" in news:
-        source, ordinal = news["killed"]
-        return RowKilled(source, ordinal, news["how"])
-    return RowsEnded(tuple((source, ordinal) for source, ordinal in news["rows"]), news["how"])
-
-
-class _Outbox:
-    """What waits to be carried to one process."""
-
-    def __init__(self) -> None:
-        self._items: list[Any] = []
-        self.rows: list[list[Any]] = []
-        """All that was ever said of rows that are not run like others."""
-        self.releases: dict[str, int] = {}
-        self._has_items = asyncio.Event()
-        self._num_put = 0
-        self._num_done = 0
-        self._progress = asyncio.Event()
-
-    def put(self, item: Any) -> None:
-        self._num_put += 1
-        self._items.append(item)
-        self._has_items.set()
-
-    def put_rows(self, rows: list[Any]) -> None:
-        self.rows.append(rows)
-        self._has_items.set()
-
-    async def wait(self) -> None:
-        await self._has_items.wait()
-
-    def note_done(self, count: int) -> None:
-        """Note that so many more items were carried out there."""
-        self._num_done += count
-        self._progress.set()
-
-    async def settled(self) -> None:
-        """Wait until all that was put so far is carried out."""
-        wanted = self._num_put
-        while self._num_done < wanted:
-            self._progress.clear()
-            await self._progress.wait()
-
-    def restore(self, releases: dict[str, int]) -> None:
-        """Put back what may not have arrived."""
-        self.releases = {**releases, **self.releases}
-
-    def drain(self) -> tuple[list[Any], dict[str, int]]:
-        items, self._items = self._items, []
-        releases, self.releases = self.releases, {}
-        self._has_items.clear()
-        return items, releases

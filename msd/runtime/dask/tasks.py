@@ -13,11 +13,12 @@ class Tasks:
         self._on_error = on_error
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin work and keep hold of it."""
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin work and keep hold of it; whoever wants to may cancel it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def cancel(self) -> None:
         """End all of it."""
