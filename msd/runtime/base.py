@@ -75,9 +75,9 @@ def step_number(step: Any) -> int:
     return number
 
 
-def check_supported(config: PipelineConfig) -> None:
+def check_supported(config: PipelineConfig, *, has_checkpoint: bool = False) -> None:
     """Raise `ConfigError` for what a configuration may ask for and this release does not have."""
-    if config.checkpoint is not None:
+    if config.checkpoint is not None and not has_checkpoint:
         raise ConfigError(
             "checkpoint is not written by this release; set checkpoint: null and keep client.state_dict() with your "
             "model's checkpoint"

@@ -7,9 +7,11 @@ first. What a late rank needs and is no longer held is planned again and made ag
 
 import itertools
 import threading
+import uuid
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -27,16 +29,20 @@ from msd.config import PipelineConfig
 from msd.constructor.constructor import AssembledBucket
 from msd.constructor.encoder import encoded_by
 from msd.coordinator import deal
-from msd.coordinator.commands import Command, Examine, Fail, Planned, Release, Rewind
-from msd.coordinator.events import RowsExamined
+from msd.coordinator.commands import Avoid, Command, Examine, Fail, Journal, Planned, Release
+from msd.coordinator.events import Journalled, NotJournalled, RowsExamined
 from msd.core.batch import RankBatch
+from msd.core.journal import Edit
 from msd.core.mesh import Mesh
 from msd.core.plan import StepPlan
 from msd.core.sample import Sample, SampleId, SampleSlab
 from msd.core.state import StateDict, canonical_json
-from msd.errors import ClosedError, ConfigError
+from msd.errors import ClosedError, ConfigError, EngineError
+from msd.loader.poison.suspects import Suspects
 from msd.runtime.base import check_supported, shown, step_number
+from msd.runtime.edits import TakesEdits
 from msd.runtime.failures import FailureNotes
+from msd.runtime.keeping import RunKeeper, needed
 from msd.runtime.record import RunRecord, provenance
 from msd.runtime.state import progress_of, run_state
 from msd.sources.index import IndexProgress
@@ -46,7 +52,7 @@ _running: "weakref.WeakValueDictionary[str, LocalEngine]" = weakref.WeakValueDic
 _numbers = itertools.count(1)
 
 
-class LocalEngine:
+class LocalEngine(TakesEdits):
     """A run in this process; see `msd.runtime.base.Engine`."""
 
     def __init__(
@@ -57,33 +63,41 @@ class LocalEngine:
         Raises:
             ConfigError: If the configuration cannot be built.
             SourceError: If a source cannot be read.
+            StateError: If it cannot go on from its checkpoint.
+            LeaseError: If another run holds that.
         """
-        check_supported(config)
+        check_supported(config, has_checkpoint=True)
         self.config = config
         self.address = f"local://{next(_numbers)}"
         chains = build_chains(config)
         self.orders = build_orders(config, index_all(config, on_progress=on_index_progress))
         self._constructor = build_constructor(config)
         self._identity = identity(config, self.orders, chains)
-        self._coordinator = build_coordinator(
-            config,
-            self.orders,
-            placement=deal(dict.fromkeys(config.sources, 1), [_HOST]),
-            constructors={},
-            depth=1,
-        )
         self._lock = threading.RLock()
         self._is_closed = False
+        self._journal_error: EngineError | None = None
         self._record = RunRecord()
         self._rows: OrderedDict[tuple[int, int], AssembledBucket] = OrderedDict()
+        self._suspects = Suspects()
         # What holds files comes last, so that a start that fails leaves nothing open and writes nothing.
-        self._loaders = build_loaders(config, self.orders, chains)
-        try:
+        with ExitStack() as undo:
+            self._keeper = self._kept(undo)
+            point = None if self._keeper is None else self._keeper.point
+            self._coordinator = build_coordinator(
+                config,
+                self.orders,
+                placement=deal(dict.fromkeys(config.sources, 1), [_HOST]),
+                constructors={},
+                depth=1,
+                standing=None if point is None else point.standing(),
+            )
+            self._loaders = build_loaders(config, self.orders, chains, suspects=self._suspects)
+            undo.callback(self._close_loaders)
             self._failures = FailureNotes(config.sources)
-        except BaseException:
-            for loader in self._loaders.values():
-                loader.close()
-            raise
+            undo.callback(self._failures.close)
+            self._perform(self._coordinator.begin())
+            self._note_generation()
+            undo.pop_all()
         _running[self.address] = self
 
     @property
@@ -112,6 +126,7 @@ class LocalEngine:
     def disconnect(self, rank: int, session: int) -> None:
         """Release a rank."""
         with self._lock:
+            self._note_last()
             self._coordinator.generations.disconnect(rank, session)
 
     def take(self, rank: int, session: int) -> RankBatch | None:
@@ -119,6 +134,7 @@ class LocalEngine:
         with self._lock:
             self._check_open()
             step = self._coordinator.generations.asked(rank, session).next_step
+            self._note_taken()
             plan = self._plan(step)
             if plan is None:
                 return None
@@ -131,12 +147,7 @@ class LocalEngine:
         """Return the run's position after the rank's last batch, as JSON."""
         with self._lock:
             step = self._coordinator.generations.asked(rank, session).next_step
-            progress = self._coordinator.progress_before(step)
-            if progress is None:
-                plan = self._plan(step - 1)
-                assert plan is not None, "a step that was handed out can be planned again"
-                progress = plan.progress
-            return canonical_json(run_state(progress, self._identity))
+            return canonical_json(run_state(self._position_before(step), self._identity))
 
     def stands(self, rank: int, session: int) -> tuple[int, int]:
         """Return the run's generation and the step that the rank gets next."""
@@ -148,7 +159,37 @@ class LocalEngine:
         """Move the run to a saved position; see `RankClient.load_state_dict`."""
         with self._lock:
             self._check_open()
-            self._perform(self._coordinator.load(rank, session, progress_of(state, self._identity, force=force)))
+            progress = progress_of(state, self._identity, force=force)
+            self._moved(lambda: self._coordinator.load(rank, session, progress))
+
+    def save(self) -> str:
+        """Save where the slowest rank stands to the checkpoint at once, and return the snapshot's name.
+
+        Raises:
+            ConfigError: If the run keeps no checkpoint.
+            EngineError: If it cannot be written.
+        """
+        with self._lock:
+            self._check_open()
+            keeper = needed(self._keeper, "save")
+            return keeper.save(self._position_before(self._coordinator.generations.watermark + 1))
+
+    def restore(self, state: StateDict | str, *, force: bool = False) -> None:
+        """Move the run and all its ranks to a saved position: a new generation, which no rank has to load.
+
+        Args:
+            state: What `state_dict()` returned, or the name of a snapshot.
+            force: As in `RankClient.load_state_dict`.
+
+        Raises:
+            ConfigError: If a name is given and the run keeps no checkpoint.
+            StateError: If there is no such snapshot, or the run cannot go on from it.
+        """
+        with self._lock:
+            self._check_open()
+            found = needed(self._keeper, "restore").state(state) if isinstance(state, str) else state
+            progress = progress_of(found, self._identity, force=force)
+            self._moved(lambda: self._coordinator.restore(progress))
 
     def stats(self) -> dict[str, Any]:
         """Return what the run has done so far."""
@@ -188,14 +229,7 @@ class LocalEngine:
 
     def close(self) -> None:
         """End the run: files are closed, clients are refused. Closing twice is fine."""
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            _running.pop(self.address, None)
-            for loader in self._loaders.values():
-                loader.close()
-            self._failures.close()
+        self._end(is_orderly=True)
 
     def __repr__(self) -> str:
         return shown(self, "local", is_closed=self._is_closed)
@@ -206,7 +240,74 @@ class LocalEngine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._end(is_orderly=error is None)
+
+    def _end(self, *, is_orderly: bool) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            self._note_last()
+            self._is_closed = True
+            _running.pop(self.address, None)
+            if self._keeper is not None:
+                self._keeper.close(self._coordinator.progress_before if is_orderly else None)
+            self._close_loaders()
+            self._failures.close()
+
+    def _kept(self, undo: ExitStack) -> RunKeeper | None:
+        """Return what keeps the run, if its configuration says so."""
+        if self.config.checkpoint is None:
+            return None
+        keeper = RunKeeper(self.config.checkpoint, run=uuid.uuid4().hex[:12], identity=self._identity)
+        undo.callback(keeper.close, None)
+        return keeper
+
+    def _close_loaders(self) -> None:
+        for loader in self._loaders.values():
+            loader.close()
+
+    def _edit(self, edit: Edit, *, move_late: bool) -> int:
+        with self._lock:
+            self._check_open()
+            asked, commands = self._coordinator.edit(edit, move_late=move_late)
+            self._journal_error = None
+            self._perform(commands)
+            if self._journal_error is not None:
+                raise self._journal_error
+            return asked.at_step
+
+    def _moved(self, move: Callable[[], list[Command]]) -> None:
+        """Perform what may open a generation."""
+        before = self._coordinator.generations.generation
+        commands = move()
+        if self._coordinator.generations.generation != before:
+            self._record = RunRecord()
+            self._rows.clear()
+            self._note_generation()
+        self._perform(commands)
+
+    def _note_generation(self) -> None:
+        if self._keeper is not None:
+            first_step = self._coordinator.first_step
+            self._keeper.begin(self._coordinator.generations.generation, self._position_before(first_step))
+
+    def _note_taken(self) -> None:
+        """Note that a rank asks for more, and so has used what it was handed before."""
+        if self._keeper is not None:
+            self._keeper.note(self._coordinator.generations.slowest, self._coordinator.progress_before)
+
+    def _note_last(self) -> None:
+        if self._keeper is not None:
+            self._keeper.note_last(self._coordinator.generations.slowest)
+
+    def _position_before(self, step: int) -> StateDict:
+        progress = self._coordinator.progress_before(step)
+        if progress is None:
+            plan = self._plan(step - 1)
+            assert plan is not None, "a step that was handed out can be planned again"
+            progress = self._coordinator.progress_before(step)
+        assert progress is not None, "the position after a plan that is held is known"
+        return progress
 
     def _plan(self, step: int) -> StepPlan | None:
         self._perform(self._coordinator.recall(step))
@@ -223,13 +324,23 @@ class LocalEngine:
                     waiting.extend(self._coordinator.handle(RowsExamined(_HOST, (table,))))
                 case Release(source=source, before=before):
                     self._loaders[source].release(before)
-                case Rewind():
-                    self._record = RunRecord()
-                    self._rows.clear()
+                case Journal(number=number, edit=edit):
+                    waiting.extend(self._coordinator.handle(self._journalled(number, edit)))
+                case Avoid(source=source, first=first, last=last, reason=reason):
+                    self._suspects.avoid(source, first, last, reason)
                 case Planned(plan=plan):
                     self._record.add(plan)
                 case Fail(error=error):
                     raise error
+
+    def _journalled(self, number: int, edit: Edit) -> Journalled | NotJournalled:
+        if self._keeper is not None:
+            try:
+                self._keeper.journal(edit)
+            except EngineError as error:
+                self._journal_error = error
+                return NotJournalled(number, error)
+        return Journalled(number)
 
     def _assembled(self, plan: StepPlan, bucket: int) -> AssembledBucket:
         key = (plan.step, bucket)
@@ -250,6 +361,8 @@ class LocalEngine:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError(f"the engine {self.address} is closed; start another with msd.start(config)")
+        if self._keeper is not None:
+            self._keeper.check()
 
 
 def running_engine(address: str) -> LocalEngine:

@@ -231,7 +231,6 @@ def test_connect_reaches_the_engine_by_its_address():
     ("changes", "message"),
     [
         ({"shadows": 1}, "shadows are not started by this release"),
-        ({"checkpoint": {"path": "ckpt"}}, "checkpoint is not written by this release"),
     ],
 )
 def test_what_this_release_does_not_have_is_refused(changes, message):
