@@ -191,8 +191,9 @@ class Store:
             contained = self._contained(file)
             if file.name in self._whole:
                 kept.append(contained)
-        for file in files:
-            if file.kind == "journal" and file.number <= min(kept, default=0):
+        entries = sorted((file for file in files if file.kind == "journal"), key=lambda file: file.number)
+        for file in entries:
+            if file.number <= min(kept, default=0):
                 self.folder.remove(file.name)
 
 
