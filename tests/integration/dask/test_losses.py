@@ -95,7 +95,7 @@ def test_a_host_that_was_only_slow_stays_and_changes_no_byte():
         assert pids(engine) == before
 
 
-def test_without_a_host_ranks_wait_for_one_until_their_deadline_which_names_it():
+def test_the_loss_of_the_last_host_ends_the_run_for_every_rank():
     with running(config(deadline_s=6)) as engine:
         clients = [engine.client(rank) for rank in range(2)]
         for client in clients:
