@@ -17,7 +17,7 @@ from msd.coordinator.standing import Standing
 from msd.core.journal import PENDING, Edit, edits_from_state, edits_to_state, with_pending
 from msd.core.state import StateDict, fingerprint
 from msd.errors import ConfigError, EngineError, LeaseError, StateError
-from msd.runtime.state import progress_of, run_state
+from msd.runtime.state import progress_of, read_state, run_state
 
 _LOG = logging.getLogger("msd")
 _EDIT = "edit"
@@ -134,7 +134,12 @@ def resume_point(store: Store, config: CheckpointConfig, identity: StateDict) ->
         raise StateError(
             f"{error} (snapshot {snapshot.name} in {store.path}); to begin a new run set another checkpoint.path"
         ) from None
-    point = ResumePoint(snapshot, *_replayed(progress, [edit for _, edit in journalled(store, snapshot)]))
+    since = [edit for _, edit in journalled(store, snapshot)]
+    if read_state(snapshot.state).identity == identity:
+        point = ResumePoint(snapshot, *_replayed(progress, since))
+    else:
+        # The steps come out otherwise anyway, and a planner that loads drops edits of sources that are gone.
+        point = ResumePoint(snapshot, with_pending(progress, since), ())
     _LOG.warning("the run resumes at step %d: %s", point.step, point.origin(store.path))
     return point
 

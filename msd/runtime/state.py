@@ -55,7 +55,8 @@ def run_state(progress: StateDict, identity: StateDict) -> StateDict:
         progress: The planner's, at a step boundary.
         identity: What order and content depend on, part by part; see `msd.build.identity`.
     """
-    written, planner = _written(identity), canonical_json(pack_progress(progress))
+    written = _written(identity)
+    planner = canonical_json(pack_progress({key: value for key, value in progress.items() if key != FORCE}))
     return {
         "kind": "msd",
         "version": STATE_VERSION,

@@ -189,6 +189,46 @@ def test_another_mesh_and_other_weights_go_on(config):
         assert next(client).step == 5
 
 
+def test_a_damaged_newest_snapshot_is_named_and_the_one_before_it_is_used(config, store, undisturbed, tmp_path, caplog):
+    with msd.start(config(), runtime="local") as engine:
+        steps_of(engine, 10)
+    names = [snapshot.name for snapshot in store.snapshots()]
+    (tmp_path / "ckpt" / names[-1]).write_bytes(b"torn")
+    with msd.start(config(), runtime="local") as engine:
+        assert steps_of(engine, 4) == undisturbed[8:12]
+    assert f"snapshot {names[-1]} is damaged" in caplog.text
+    assert f"the run resumes at step 8: snapshot {names[-2]}" in caplog.text
+
+
+def test_a_checkpoint_that_cannot_be_written_is_refused_before_anything_starts(config, tmp_path, monkeypatch):
+    def fails(*arguments):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("msd.checkpoint.folder.os.replace", fails)
+        said = r"cannot write lease\.json in the checkpoint .*: Read-only file system"
+        with pytest.raises(EngineError, match=said) as error:
+            msd.start(config(), runtime="local")
+    assert "\n" not in str(error.value)
+    assert list((tmp_path / "ckpt").iterdir()) == []
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match=r"checkpoint\.path .*file' is no folder"):
+        msd.start(config(checkpoint={"path": str(tmp_path / "file")}), runtime="local")
+
+
+def test_a_disk_that_fills_up_ends_no_run(config, store, monkeypatch, caplog, undisturbed):
+    def fails(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with msd.start(config(), runtime="local") as engine, monkeypatch.context() as patched:
+        patched.setattr("msd.checkpoint.folder.os.fsync", fails)
+        assert steps_of(engine, 10) == undisturbed[:10]
+        with pytest.raises(EngineError, match="No space left on device"):
+            engine.save()
+    assert "is not saved, and the run goes on: cannot write snapshot-" in caplog.text
+    assert [snapshot.step for snapshot in store.snapshots()] == [10], "there is room again when it ends"
+
+
 @pytest.mark.parametrize("resume", ["must", "never"])
 def test_must_and_never_are_kept(config, resume):
     if resume == "never":

@@ -172,6 +172,16 @@ def test_an_edit_that_a_snapshot_tells_of_is_heard_of_at_the_step_at_which_it_wa
     assert point.edits == (later,)
 
 
+def test_edits_wait_in_the_position_where_the_configuration_is_another(store, config):
+    writer = writer_of(store)
+    writer.begin(0, progress(0))
+    writer.save(progress(10))
+    edit = Suspend(at_step=15, source="web", noted_at=12)
+    writer.journal(edit)
+    point = resume_point(store, config, {**IDENTITY, "mixture.mode": "proportional"})
+    assert (point.edits, point.progress) == ((), progress(10, pending=edits_to_state([edit])))
+
+
 def test_edits_of_steps_that_a_load_left_are_not_replayed(store, config):
     writer = writer_of(store)
     writer.begin(0, progress(0))

@@ -170,6 +170,13 @@ def test_a_seed_is_changed_only_by_force_and_nothing_that_waits_survives_it(save
     assert "seed is 5 here and 17 in the state (forced:" in caplog.text
 
 
+def test_a_state_does_not_say_that_it_was_forced(saved):
+    changed = identity_of(config(batch={"sequence_length": 64, "global_batch_size": 4}))
+    progress = progress_of(saved, changed, force=True)
+    assert progress["force"] is True
+    assert "force" not in read_state(run_state(progress, changed)).progress
+
+
 def test_what_can_never_be_resumed_is_refused_by_force_too(saved):
     changed = identity_of(config(batch={"sequence_length": 128, "global_batch_size": 2}, seed=5))
     with pytest.raises(StateError) as caught:
