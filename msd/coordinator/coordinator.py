@@ -210,6 +210,10 @@ class Coordinator:
         self.generations.open(step=planner.step, digest=fingerprint(state))
         return self._opened(planner)
 
+    def num_killed(self) -> dict[str, int]:
+        """Return how many rows of each source ended or hung their process twice, as far as its position remembers."""
+        return self._incidents.num_killed()
+
     def edit(self, edit: Edit, *, move_late: bool = False) -> tuple[Edit, list[Command]]:
         """Return an edit as it is journalled, and what to do; it takes effect once it is durable.
 

@@ -64,6 +64,13 @@ class Incidents:
         skips = [*journal, *(skip for skip in self._course.planning.main.skips if skip not in journal)]
         return [skip for skip in skips if skip.reason == "killed"]
 
+    def num_killed(self) -> dict[str, int]:
+        """Return how many rows of each source are never to be tried again."""
+        found: dict[str, int] = {}
+        for skip in self.killed():
+            found[skip.source] = found.get(skip.source, 0) + skip.last - skip.first + 1
+        return found
+
     def told_to_hosts(self) -> list[Command]:
         """Return what a loader host must know of rows that was told nothing."""
         isolated = self._suspects.isolated

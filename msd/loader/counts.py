@@ -21,7 +21,7 @@ class LoaderCounts:
     failed_by_reason: dict[str, int] = field(default_factory=dict)
     """Failed rows by the type of the exception."""
     killed_rows: int = 0
-    """Rows that ended or hung their process twice, and are never run again."""
+    """Rows passed over because they ended or hung their process twice."""
     skipped_rows: int = 0
     """Rows that somebody asked to be passed over."""
     filtered_rows: int = 0

@@ -196,6 +196,7 @@ class LocalEngine(TakesEdits):
         with self._lock:
             self._check_open()
             generations = self._coordinator.generations
+            killed = self._coordinator.num_killed()
             return {
                 "runtime": "local",
                 "mesh": self.mesh.as_dict(),
@@ -208,6 +209,7 @@ class LocalEngine(TakesEdits):
                     name: {
                         **self._record.of_source(name),
                         "rows_per_epoch": self.orders[name].rows_per_epoch,
+                        "killed": killed.get(name, 0),
                         **self._loaders[name].counts(),
                     }
                     for name in self.config.sources

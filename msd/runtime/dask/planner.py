@@ -325,6 +325,7 @@ class PlannerActor:
 
         def stats() -> tuple[Wire, list[Command]]:
             generations = self._coordinator.generations
+            killed = self._coordinator.num_killed()
             return {
                 "generation": generations.generation,
                 "steps_planned": self._record.num_steps,
@@ -336,7 +337,11 @@ class PlannerActor:
                 "term": self._term,
                 **self._record.as_dict(self._coordinator.closing_notes),
                 "sources": {
-                    name: {**self._record.of_source(name), "rows_per_epoch": order.rows_per_epoch}
+                    name: {
+                        **self._record.of_source(name),
+                        "rows_per_epoch": order.rows_per_epoch,
+                        "killed": killed.get(name, 0),
+                    }
                     for name, order in self._orders.items()
                 },
             }, []
