@@ -30,7 +30,7 @@ while True:
 def test_a_save_loop_that_is_killed_at_random_points_loses_nothing_that_it_reported(tmp_path):
     draw = random.Random(4)
     reported = 0
-    for _ in range(30):
+    for _ in range(32):
         said = ""
         child = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True)
         try:
