@@ -112,8 +112,8 @@ class ConstructorActor:
         self._loads: dict[int, tuple[str, Moved]] = {}
         self._server = self._listen(run, link)
         # However the process ends in order, no socket file stays.
-        atexit.register(self._end)
-        close_when_released(self)
+        atexit.register(self._server.close)
+        close_when_released(self, self._leave)
 
     async def begin(self, planner: Ref, term: int, hosts: dict[str, Ref]) -> Wire:
         """Take who plans and where the hosts are, and return where ranks reach this constructor.
@@ -223,20 +223,21 @@ class ConstructorActor:
             }
 
     async def close(self) -> None:
-        """End the link and all that waits. Closing twice is fine."""
-        if self._stop_listening is not None:
-            self._stop_listening()
-        self._tasks.cancel()
-        await asyncio.get_running_loop().run_in_executor(None, self._end)
-        atexit.unregister(self._end)
-
-    def _end(self) -> None:
+        """End the link and all that waits: the run is over. Closing twice is fine."""
         with self._changed:
             self._error = self._error or ClosedError(
                 "the run was closed; start it again, connect, and load the last saved state to go on"
             )
             self._changed.notify_all()
-        self._server.close(self._error)
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """End here; unless the run is over, its ranks look for whoever takes this place, or starts the run again."""
+        if self._stop_listening is not None:
+            self._stop_listening()
+        self._tasks.cancel()
+        await asyncio.get_running_loop().run_in_executor(None, self._server.close, self._error)
+        atexit.unregister(self._server.close)
 
     def _listen(self, run: str, link: dict[str, Any]) -> LinkServer:
         host, port = link["host"], link["port"]

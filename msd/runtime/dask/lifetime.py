@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from distributed import get_client, get_worker
@@ -26,13 +26,17 @@ class Closes(Protocol):
         ...
 
 
-def close_when_released(actor: Closes) -> None:
+def close_when_released(actor: Closes, close: Callable[[], Awaitable[None]] | None = None) -> None:
     """Have an actor closed once its worker holds it no longer: whoever started the run is gone, in whatever way.
 
     Called while the actor is made.
+
+    Args:
+        actor: That is being made.
+        close: What closes it then; None is its own `close`.
     """
     worker = get_worker()
-    worker.loop.add_callback(_close_when_released, worker, actor)
+    worker.loop.add_callback(_close_when_released, worker, actor, close or actor.close)
 
 
 def listen_for_losses(on_lost: Callable[[str], None]) -> Callable[[], None]:
@@ -61,13 +65,13 @@ def _tell(event: tuple[float, dict[str, Any]]) -> None:
         on_lost(event[1]["worker"])
 
 
-async def _close_when_released(worker: Any, actor: Closes) -> None:
+async def _close_when_released(worker: Any, actor: Closes, close: Callable[[], Awaitable[None]]) -> None:
     made_at = time.monotonic()
     while not _is_held(worker, actor) and time.monotonic() < made_at + GRACE_S:
         await asyncio.sleep(0.02)
     while _is_held(worker, actor):
         await asyncio.sleep(CHECK_S)
-    await actor.close()
+    await close()
 
 
 def _is_held(worker: Any, actor: Closes) -> bool:
