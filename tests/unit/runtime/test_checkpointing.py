@@ -94,6 +94,8 @@ def test_noting_never_waits_for_the_disk(store, monkeypatch):
     writer.begin(0, progress(0))
     for step in (10, 20, 30):
         writer.note(step, progress)
+    writer.begin(1, progress(25))
+    writer.note(30, progress)
     assert saved_steps(store) == []
     is_free.set()
     writer.close()
