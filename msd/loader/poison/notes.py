@@ -23,8 +23,8 @@ from msd.loader.poison.slots import HEAD_BYTES, InHand, Slot, Slots, in_hand, to
 
 SLOTS = 1024
 """Threads of one host that transform rows, at most."""
-STALE_S = 3600.0
-"""A folder in which all are gone is kept so long for those that take their place."""
+STALE_S = 10.0
+"""A folder of another run in which all are gone is kept so long for those that take their place."""
 
 _NAMES = struct.Struct("<4sI")
 _NAMES_AT = 32
@@ -106,21 +106,23 @@ class CrashNotes:
     def beat(self) -> None:
         """Say that the threads of this process run."""
         self._slots.beat()
+        # What is written through memory does not count as a change of the file for long.
+        os.utime(self._file)
 
     def others(self) -> "Others":
         """Return who reads the notes of the other hosts of the run on this machine."""
         return Others(self._folder)
 
     def close(self) -> None:
-        """Remove the file, and the folder with the last one. Closing twice is fine."""
+        """Remove the file, and the folder with the last host that lives. Closing twice is fine."""
         if self._file < 0:
             return
         self._path.unlink(missing_ok=True)
         os.close(self._file)
         self._file = -1
         _own.discard(str(self._path))
-        with contextlib.suppress(OSError):
-            self._folder.rmdir()
+        if not _is_lived_in(self._folder):
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class Others:
@@ -173,7 +175,7 @@ def remove_stale(besides: Path) -> None:
         with contextlib.suppress(OSError):
             newest = max(entry.stat().st_mtime for entry in (folder, *folder.iterdir()))
             is_ours = folder.stat().st_uid == os.getuid() and folder != besides
-            if is_ours and time.time() - newest > STALE_S and not any(_is_alive(path) for path in _files_in(folder)):
+            if is_ours and time.time() - newest > STALE_S and not _is_lived_in(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -203,9 +205,12 @@ def _is_gone(file: BinaryIO) -> bool:
     return True
 
 
-def _is_alive(path: Path) -> bool:
-    with _opened(path) as file:
-        return file is None or not _is_gone(file)
+def _is_lived_in(folder: Path) -> bool:
+    for path in _files_in(folder):
+        with contextlib.suppress(FileNotFoundError), _opened(path) as file:
+            if file is None or not _is_gone(file):
+                return True
+    return False
 
 
 def _ended(shared: bytes, what: str) -> Ended | None:

@@ -30,6 +30,7 @@ class Precautions:
         self._process = TransformProcesses(1, memory=memory)
         self._notes = CrashNotes(folder, list(hang_s))
         self._watch = Watch(self._notes, self.suspects, hang_s=hang_s, memory=memory)
+        self._folder = folder
         remove_stale(folder)
         self.read_others()
 
@@ -65,3 +66,4 @@ class Precautions:
         self._process.close()
         self._watch.close()
         self._notes.close()
+        remove_stale(self._folder)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msd.loader.poison.notes import CrashNotes
 from msd.loader.poison.slots import InHand, to_blame
 from msd.loader.poison.suspects import Suspects
-from msd.loader.processes.root import more_than, resident_bytes
+from msd.loader.processes.root import more_than, own_bytes
 
 EXIT_STATUS = 87
 """Of a host that ended itself because of a row."""
@@ -69,7 +69,7 @@ class Watch:
             hung = [entry for entry in entries if entry.age_s(now_ns) > self._patience_s(entry)]
             if hung:
                 self._end_because_of(hung, f"no answer for {self._hang_s[hung[0].source]:g} s")
-            elif self._memory is not None and entries and resident_bytes() > self._memory:
+            elif self._memory is not None and entries and own_bytes() > self._memory:
                 self._end_because_of(to_blame(entries), more_than(self._memory))
 
     def _patience_s(self, entry: InHand) -> float:

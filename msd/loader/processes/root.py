@@ -81,7 +81,7 @@ class Process:
         now_ns = time.monotonic_ns()
         if any(entry.age_s(now_ns) > hang_s * len(entry.ordinals) for entry in self.in_hand()):
             self._ended_for = f"no answer for {hang_s:g} s"
-        elif memory is not None and resident_bytes(writer(self._notes)[0]) > memory:
+        elif memory is not None and own_bytes(writer(self._notes)[0]) > memory:
             self._ended_for = more_than(memory)
         if self._ended_for:
             self.root.end(self.number)
@@ -171,12 +171,13 @@ class Root:
         self._control.close()
 
 
-def resident_bytes(pid: int | str = "self") -> int:
-    """Return what a process holds in memory; 0 if it is gone."""
+def own_bytes(pid: int | str = "self") -> int:
+    """Return what a process holds in memory that is no file's and not shared; 0 if it is gone."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as counts:
-            return int(counts.read().split()[1]) * _PAGE
-    except (OSError, IndexError):
+            _, resident, shared, *_ = counts.read().split()
+            return (int(resident) - int(shared)) * _PAGE
+    except (OSError, ValueError):
         return 0
 
 

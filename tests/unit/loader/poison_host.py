@@ -6,15 +6,16 @@ Examines rows of which some do harm. A row that is found out is avoided from the
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from msd.build import build_chains, build_orders, build_precautions, index_all, place_chains
 from msd.config import Config
-from msd.core.sample import MetaTable, SampleId
+from msd.core.sample import MetaTable, RawSample, SampleId
 from msd.loader.loader import SourceLoader
-from msd.loader.poison.suspects import RowsKilled
+from msd.loader.poison.suspects import Killed, RowsKilled
 from msd.loader.processes.pool import TransformProcesses
 from msd.sources.open import open_reader
 from msd.testing import poison
@@ -26,7 +27,8 @@ MEMORY = 350 << 20
 
 def config_of(harm: str, where: str) -> Config:
     """Return a run in which some rows do harm."""
-    transforms = [getattr(poison, harm)(*HARMFUL), {"kind": "tokens"}]
+    made = unsendable() if harm == "unsendable" else getattr(poison, harm)(*HARMFUL)
+    transforms = [made, {"kind": "tokens"}]
     hang_s = 0.5 if harm in ("LoopAt", "HoldAt") else 60.0
     source = {
         "rows": ROWS,
@@ -43,6 +45,17 @@ def config_of(harm: str, where: str) -> Config:
         num_microbatches=1,
         runtime={"host_memory": MEMORY if harm == "EatAt" else None},
     )
+
+
+def unsendable() -> Callable[[RawSample], RawSample]:
+    """Return a function that no other process can be sent, since it holds a lock."""
+    harm, lock = poison.KillAt(*HARMFUL), threading.Lock()
+
+    def locked(sample: RawSample) -> RawSample:
+        with lock:
+            return harm(sample)
+
+    return locked
 
 
 def given_by(loader: SourceLoader, tables: Sequence[MetaTable]) -> list[Any]:
@@ -72,9 +85,13 @@ def main(folder: str, harm: str, where: str, known: str) -> None:
             total_ordinals=len(ROWS),
             suspects=suspects,
         )
-        for news in suspects.news(0)[1]:
-            print(json.dumps({"ended": [ordinal for _, ordinal in news.rows]}), flush=True)
         killed, ended = json.loads(known)
+        for news in suspects.news(0)[1]:
+            if isinstance(news, Killed):
+                print(json.dumps({"killed": news.ordinal, "how": news.how}), flush=True)
+                killed.append(news.ordinal)
+            else:
+                print(json.dumps({"ended": [ordinal for _, ordinal in news.rows]}), flush=True)
         suspects.isolate([("web", ordinal) for ordinal in ended])
         for ordinal in killed:
             suspects.avoid("web", ordinal, ordinal, "killed")

@@ -130,6 +130,19 @@ def test_a_process_does_not_read_its_own_notes_and_removes_them(tmp_path):
     assert not folder.exists()
 
 
+def test_the_last_host_that_lives_removes_what_dead_ones_left(start, tmp_path):
+    folder = tmp_path / "run"
+    first, second = CrashNotes(folder, ["web"]), CrashNotes(folder, ["web"])
+    process = start(HOLDS)
+    end(process)
+    (left,) = tmp_path.glob("*.notes")
+    left.rename(folder / left.name)
+    first.close()
+    assert len(list(folder.iterdir())) == 2
+    second.close()
+    assert not folder.exists()
+
+
 def test_one_slot_is_used_again_and_many_threads_have_one_each(tmp_path):
     with contextlib.closing(CrashNotes(tmp_path / "run", ["web"])) as notes:
         for _ in range(3):
