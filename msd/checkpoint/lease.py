@@ -56,6 +56,7 @@ class Lease:
         self._folder, self._clock = folder, clock
         self._run, self.lease_s = run, lease_s
         self._token = uuid.uuid4().hex
+        self._pid = os.getpid()
 
     def acquire(self, *, take_over: bool = False) -> Owner | None:
         """Take the lease, and return whose it was if a run left it behind.
@@ -96,6 +97,8 @@ class Lease:
 
     def release(self) -> None:
         """Give the lease up, if it is still held. Never raises: a lease that stays is found dead by the next run."""
+        if os.getpid() != self._pid:
+            return  # A child that was forked ends; the run does not.
         with suppress(Exception), self._folder.alone():
             owner = read_owner(self._folder)
             if owner is not None and owner.token == self._token:

@@ -9,8 +9,10 @@ import pytest
 
 import msd
 from msd.checkpoint import open_store
+from msd.core.journal import SkipSteps
 from msd.errors import ConfigError, EngineError, LeaseError, StateError
 from msd.runtime.state import read_state
+from msd.runtime.statefile import with_edits
 
 
 def rows(seed, count):
@@ -273,6 +275,16 @@ def test_skipped_steps_and_rows_do_not_come_and_a_state_knows_of_them(config, un
         batch = next(client)
         assert (batch.step, digest(batch)[1:]) == (1, undisturbed[4][0][1:])
         assert skipped not in batch.sample_ids
+
+
+def test_a_state_that_was_given_a_skip_gives_other_rows_of_a_step_that_was_held(config, undisturbed):
+    with msd.start(config(checkpoint=None), runtime="local") as engine, engine.client(0) as client:
+        next(client)
+        state = client.state_dict()
+        assert digest(next(client)) == undisturbed[1][0]
+        client.load_state_dict(with_edits(read_state(state), [SkipSteps(at_step=1, count=2)]))
+        assert digest(next(client))[1:] == undisturbed[3][0][1:]
+        assert engine.stats()["steps_planned"] == 1
 
 
 def test_an_edit_that_cannot_be_journalled_does_not_act(config, monkeypatch, undisturbed):

@@ -109,6 +109,15 @@ def test_a_lease_that_somebody_removed_is_written_again(folder):
     assert read_owner(folder).run == "one"
 
 
+def test_a_child_that_was_forked_does_not_give_the_lease_of_its_parent_back(folder, monkeypatch):
+    lease = Lease(folder, run="one")
+    lease.acquire()
+    with monkeypatch.context() as patched:
+        patched.setattr("msd.checkpoint.lease.os.getpid", lambda: os.getppid())
+        lease.release()
+    assert read_owner(folder).run == "one"
+
+
 def test_an_owner_is_described_without_its_token(folder):
     Lease(folder, run="one").acquire()
     shown = describe(read_owner(folder))

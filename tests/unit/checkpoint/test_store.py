@@ -244,3 +244,30 @@ def test_what_a_later_release_wrote_is_not_read(tmp_path, monkeypatch):
 
 def test_the_folder_seam_names_itself(tmp_path):
     assert LocalFolder(str(tmp_path)).path == str(tmp_path)
+
+
+def test_a_file_system_with_folders_gets_its_folder_made_once_it_is_missed(monkeypatch):
+    store = open_store(f"memory://{uuid.uuid4().hex}/ckpt")
+    system, put, made = store.folder._system, store.folder._system.pipe_file, []
+
+    def needs_folder(path, content):
+        if not made:
+            raise FileNotFoundError(path)
+        put(path, content)
+
+    monkeypatch.setattr(system, "pipe_file", needs_folder)
+    monkeypatch.setattr(system, "makedirs", lambda path, exist_ok: made.append(path))
+    saved(store, 1)
+    assert len(made) == 1
+    assert store.newest().step == 1
+
+
+def test_an_error_of_the_file_system_is_one_line_with_the_url(monkeypatch):
+    store = open_store(f"memory://{uuid.uuid4().hex}")
+
+    def denied(path, content):
+        raise RuntimeError("AccessDenied:\n no s3:PutObject")
+
+    monkeypatch.setattr(store.folder._system, "pipe_file", denied)
+    with pytest.raises(EngineError, match=r"in the checkpoint memory://\w+: AccessDenied: no s3"):
+        saved(store, 1)
