@@ -10,7 +10,7 @@ from msd.loader.transforms.chain import RowResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderCounts:
-    """Totals of one loader since it was made. A row that is examined twice counts twice."""
+    """Totals of one loader since it was made. A row that is examined twice counts twice, unless it was kept."""
 
     rows_examined: int = 0
     parts: int = 0
@@ -40,6 +40,8 @@ class LoaderCounts:
     """Tokens that `overflow: truncate` cut off."""
     rows_read: int = 0
     block_reads: int = 0
+    rows_kept: int = 0
+    """Rows that were examined again while their payload was held, so that nothing was done."""
     rows_remade: int = 0
     """Rows that were made again because their payload had been dropped."""
 
@@ -82,6 +84,10 @@ class Tally:
             totals["filtered_rows"] += 1
         elif result.outcome is Outcome.OVERFLOWED:
             totals["overflowed_rows"] += 1
+
+    def add_kept(self, num_rows: int) -> None:
+        """Count rows that were examined again and still held."""
+        self._totals["rows_kept"] += num_rows
 
     def add_remade(self, num_rows: int) -> None:
         """Count rows that were made again."""

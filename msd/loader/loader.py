@@ -1,19 +1,19 @@
 """The loader of a source: rows in sequence, what is known of them, and their payload when it is asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
 
 from msd.core.order import SourceOrder
-from msd.core.sample import Failure, MetaTable, Outcome, Sample, SampleId, SampleSlab
+from msd.core.sample import Failure, MetaTable, Outcome, RawSample, Sample, SampleId, SampleSlab
 from msd.errors import EngineError
 from msd.loader.buffer import PayloadBuffer
 from msd.loader.counts import Tally
 from msd.loader.poison.suspects import RowsKilled, Suspects
 from msd.loader.rows import RowReader
 from msd.loader.transforms.chain import AppliesTransforms, RowResult
-from msd.sources.base import BlockReader
+from msd.sources.base import BadRow, BlockReader
 
 BATCH_ROWS = 64
 """Rows that go through the transforms together: enough to share the cost of a call, few enough to hold."""
@@ -66,6 +66,8 @@ class SourceLoader:
 
     def examine(self, start: int, num_rows: int) -> MetaTable:
         """Transform the rows that come next and return what is known of them.
+
+        Rows that were examined before and are still held are neither read nor transformed again.
 
         Args:
             start: Ordinal of the first row.
@@ -131,24 +133,47 @@ class SourceLoader:
         return end if self._total is None else min(end, self._total)
 
     def _examine(self, start: int, stop: int, limit: int) -> MetaTable:
-        rows = list(zip(range(start, stop), self._rows.take(start, stop, limit=limit), strict=True))
         self._isolate_killed_before(start, stop)
-        avoided = self._suspects.avoided(self.source, start, stop)
+        results: dict[int, RowResult] = {
+            ordinal: _passed_over(outcome)
+            for ordinal, outcome in self._suspects.avoided(self.source, start, stop).items()
+        }
+        kept = self._kept(start, stop, results)
+        rows = self._read(start, stop, limit, {**results, **kept})
         try:
-            given = iter(self._chain.apply([row for row in rows if row[0] not in avoided] if avoided else rows))
+            results.update(zip((ordinal for ordinal, _ in rows), self._chain.apply(rows) if rows else (), strict=True))
         except RowsKilled as error:
             for killed in error.killed:
                 self._suspects.tell(killed)
             raise
-        results = [_passed_over(avoided[ordinal]) if ordinal in avoided else next(given) for ordinal, _ in rows]
+        self._tally.add_kept(len(kept))
         failures = []
-        for ordinal, result in enumerate(results, start):
+        for ordinal, result in sorted(results.items()):
             self._tally.add(result)
             if result.samples:
                 self._buffer.put(ordinal, result.samples)
             if result.reason:
                 failures.append(self._failure(ordinal, result))
-        return MetaTable.of(self.source, start, [(result.outcome, result.samples) for result in results], failures)
+        results |= kept
+        found = [results[ordinal] for ordinal in range(start, stop)]
+        return MetaTable.of(self.source, start, [(result.outcome, result.samples) for result in found], failures)
+
+    def _kept(self, start: int, stop: int, others: Container[int]) -> dict[int, RowResult]:
+        """Return what rows gave that were examined before and are held: they wait to be asked for once more."""
+        kept: dict[int, RowResult] = {}
+        for ordinal in range(start, stop):
+            samples = self._buffer.get(ordinal)
+            if samples is not None and ordinal not in others:
+                self._buffer.put(ordinal, samples)
+                kept[ordinal] = RowResult(outcome=Outcome.OK, samples=samples)
+        return kept
+
+    def _read(self, start: int, stop: int, limit: int, known: Container[int]) -> list[tuple[int, RawSample | BadRow]]:
+        """Return the rows of which nothing is known: all in one go unless some are."""
+        lacking = [ordinal for ordinal in range(start, stop) if ordinal not in known]
+        if len(lacking) == stop - start:
+            return list(zip(lacking, self._rows.take(start, stop, limit=limit), strict=True))
+        return list(zip(lacking, self._rows.pick(lacking), strict=True)) if lacking else []
 
     def _isolate_killed_before(self, start: int, stop: int) -> None:
         """Have rows run apart that killed in an earlier epoch: they need no second process to be found out again."""

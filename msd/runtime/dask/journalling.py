@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from msd.coordinator.commands import Journal
 from msd.coordinator.events import Event, Journalled, NotJournalled
+from msd.core.journal import Edit
 from msd.errors import DeadlineError, MsdError
 from msd.runtime.dask.crew import Crew
 
@@ -12,17 +13,26 @@ from msd.runtime.dask.crew import Crew
 class Journalling:
     """Makes edits durable for a planner, in order."""
 
-    def __init__(self, crew: Crew, *, happened: Callable[[Event], None], deadline_s: float) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        *,
+        keep: Callable[[Edit], None] | None,
+        happened: Callable[[Event], None],
+        deadline_s: float,
+    ) -> None:
         """Get ready; `run` does the work.
 
         Args:
             crew: Whose hosts keep copies.
+            keep: Writes an edit to the run's checkpoint, on a thread that may wait; None if the run keeps none.
             happened: Takes events.
             deadline_s: Seconds that an edit may take to become durable.
         """
         self.num_done = 0
         """Edits that this planner made durable."""
         self._crew = crew
+        self._keep = keep
         self._happened = happened
         self._deadline_s = deadline_s
         self._waiting: asyncio.Queue[Journal] = asyncio.Queue()
@@ -59,6 +69,8 @@ class Journalling:
                 outcome.set_result(None)
 
     async def _make_durable(self, journal: Journal) -> None:
+        if self._keep is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._keep, journal.edit)
         try:
             await asyncio.wait_for(self._crew.replicated(), self._deadline_s)
         except TimeoutError:

@@ -7,65 +7,36 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from distributed import get_worker
 
 from msd.build import build_coordinator
 from msd.config import PipelineConfig
-from msd.coordinator.commands import (
-    Avoid,
-    Command,
-    Examine,
-    Fail,
-    Follow,
-    Isolate,
-    Journal,
-    Planned,
-    Release,
-    Replicate,
-    Rewind,
-    Warn,
-)
-from msd.coordinator.events import (
-    BytesHeld,
-    Event,
-    RunFailed,
-    StepAsked,
-    TimePassed,
-)
+from msd.coordinator.commands import Command, Journal
+from msd.coordinator.events import BytesHeld, RunFailed, StepAsked
 from msd.coordinator.placement import Placement
 from msd.core.journal import edits_from_state
 from msd.core.order import SourceOrder
-from msd.core.sample import MetaTable
 from msd.core.state import StateDict
 from msd.errors import ConfigError, DeadlineError, EngineError
-from msd.runtime.dask.calls import Ref, Superseded
-from msd.runtime.dask.crew import Crew
+from msd.runtime.dask.calls import Ref
+from msd.runtime.dask.helm import Helm
 from msd.runtime.dask.hosts import TICK_S
-from msd.runtime.dask.journalling import Journalling
 from msd.runtime.dask.lifetime import close_when_released, listen_for_losses
-from msd.runtime.dask.news import News
-from msd.runtime.dask.orders import orders_for, plain, start_of
+from msd.runtime.dask.orders import plain, start_of
+from msd.runtime.dask.planner_store import PlannerStore
 from msd.runtime.dask.standings import rank_from_wire, standing_from_wire, standing_to_wire
-from msd.runtime.dask.tasks import Tasks
 from msd.runtime.dask.wire import Wire
 from msd.runtime.failures import FailureNotes
-from msd.runtime.record import RunRecord, provenance
-
-_T = TypeVar("_T")
+from msd.runtime.record import provenance
 
 DEPTH = 4
 """Steps planned from the one that the slowest rank asks for: it has one, two are prefetched, one is being made."""
 
 SETTLE_S = 5.0
 """A load waits this long at most until every constructor has heard of it."""
-
-CLOCK_S = 1.0
-"""How often the coordinator is told the time: what it measures takes many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +61,7 @@ class PlannerActor:
         constructors: dict[str, tuple[int, ...]],
         term: int,
         standing: Wire | None = None,
-        run: str = "",
-        origin: str = "",
+        kept: Wire | None = None,
     ) -> None:
         """Get ready; `begin` starts.
 
@@ -103,14 +73,12 @@ class PlannerActor:
             constructors: The ranks that each constructor serves.
             term: Of this planner: hosts and constructors refuse lower ones.
             standing: What is known of a run that had a planner before, as `standing_to_wire` gives it.
-            run: Identity of the run.
-            origin: What the run's position comes from, for people; empty if it began new.
+            kept: For a run that keeps a checkpoint: `run`, its identity; `lineage` of the snapshot that it resumed
+                from, None if it began new; `origin`, the same for people.
         """
         self._orders = orders
-        self._identity = identity
         self._term = term
         self._deadline_s = config.runtime.deadline_s
-        self._worker = get_worker()
         self._coordinator = build_coordinator(
             config,
             orders,
@@ -119,31 +87,27 @@ class PlannerActor:
             depth=DEPTH,
             standing=None if standing is None else standing_from_wire(standing),
         )
-        self._failures = FailureNotes(config.sources)
-        self._record = RunRecord()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="msd-coordinator")
-        self._inbox: list[Event] = []
-        self._has_events = asyncio.Event()
-        self._has_begun = asyncio.Event()
-        self._tasks = Tasks(self._broke)
-        self._crew = Crew(
-            self._worker,
-            self._tasks,
+        self._store: PlannerStore | None = None
+        if config.checkpoint is not None and kept is not None:
+            self._store = PlannerStore(config.checkpoint, identity, kept)
+        self._origin: str = "" if kept is None else kept["origin"]
+        self._helm = Helm(
+            get_worker(),
+            self._coordinator,
             term=term,
+            identity=identity,
+            store=self._store,
+            failures=FailureNotes(config.sources),
             silence_s=min(config.runtime.silence_s, self._deadline_s / 2),
-            happened=self._put,
-            came=self._note_failures,
-            is_shadow=lambda name: name in self._coordinator.shadows,
+            deadline_s=self._deadline_s,
         )
-        self._journalling = Journalling(self._crew, happened=self._put, deadline_s=self._deadline_s)
-        self._news = News()
-        self._origin = origin
+        self._crew = self._helm.crew
+        self._decide = self._helm.decide
+        self._has_begun = asyncio.Event()
         self._connects: dict[int, tuple[tuple[str, int], Wire]] = {}
         """By rank: what a constructor asked last, and the answer: the same asked again is answered the same."""
         self._loads: dict[int, _Load] = {}
-        self._superseded: Superseded | None = None
         self._stop_listening: Callable[[], None] | None = None
-        self._waits: str | None = None
         close_when_released(self)
 
     async def begin(self, hosts: dict[str, Ref], constructors: dict[str, Ref]) -> None:
@@ -155,21 +119,17 @@ class PlannerActor:
             self._crew.add_host(name, ref)
         for name, ref in constructors.items():
             self._crew.add_constructor(name, ref)
-        self._tasks.spawn(self._handle_for_ever())
-        self._tasks.spawn(self._tell_time_for_ever())
-        self._tasks.spawn(self._journalling.run())
-        await self._decide(lambda: (None, self._coordinator.begin()))
+        await self._helm.begin()
         self._has_begun.set()
 
     async def ping(self) -> Wire:
         """Answer, with what whoever watches wants to know."""
-        standing = self._coordinator.generations
         return {
             "name": "planner",
             "pid": os.getpid(),
             "term": self._term,
-            "journal": [standing.generation, self._journalling.num_done],
-            "news": self._news.newest(),
+            "journal": [self._coordinator.generations.generation, self._helm.journalling.num_done],
+            "news": self._helm.news.newest(),
         }
 
     async def standing(self) -> Wire | None:
@@ -272,8 +232,8 @@ class PlannerActor:
         if not self._crew.is_present(constructor, key):
             return
         for rank, session, step in asked:
-            self._put(StepAsked(rank, session, generation, step))
-        self._put(BytesHeld(constructor, held_bytes))
+            self._helm.put(StepAsked(rank, session, generation, step))
+        self._helm.put(BytesHeld(constructor, held_bytes))
         if left:
             await self._decide(lambda: (None, [c for one in left for c in self._coordinator.disconnect(*one)]))
 
@@ -299,8 +259,17 @@ class PlannerActor:
 
         at_step, numbers = await self._decide(ask)
         for number in numbers:
-            await self._journalling.settled(number)
+            await self._helm.journalling.settled(number)
         return at_step
+
+    async def save(self) -> str:
+        """Save where the slowest rank stands to the checkpoint, and return the snapshot's name once it is durable."""
+        await self._may_speak()
+        store = self._store
+        if store is None:
+            raise ConfigError("save: this run keeps no checkpoint; set checkpoint.path in its configuration")
+        progress = await self._decide(lambda: (store.position(self._coordinator), []))
+        return await asyncio.get_running_loop().run_in_executor(None, store.save, progress)
 
     async def restore(self, progress: StateDict) -> Wire:
         """Move the run to a saved progress, for every rank: a generation begins."""
@@ -311,12 +280,12 @@ class PlannerActor:
 
     async def failed(self, error: Exception) -> None:
         """Take that the run cannot go on."""
-        self._put(RunFailed(error))
+        self._helm.put(RunFailed(error))
 
     async def check(self) -> None:
         """Raise what ended the run, if something did."""
-        if self._superseded is not None:
-            raise self._superseded
+        if self._helm.superseded is not None:
+            raise self._helm.superseded
         if self._coordinator.error is not None:
             raise plain(self._coordinator.error)
 
@@ -328,17 +297,17 @@ class PlannerActor:
             killed = self._coordinator.num_killed()
             return {
                 "generation": generations.generation,
-                "steps_planned": self._record.num_steps,
+                "steps_planned": self._helm.record.num_steps,
                 "next_step": self._coordinator.next_step,
                 "watermark": generations.watermark,
                 "waits_for": self._coordinator.waits_for,
                 "alive": list(self._coordinator.placement.alive),
                 "shadows": list(self._coordinator.shadows),
                 "term": self._term,
-                **self._record.as_dict(self._coordinator.closing_notes),
+                **self._helm.record.as_dict(self._coordinator.closing_notes),
                 "sources": {
                     name: {
-                        **self._record.of_source(name),
+                        **self._helm.record.of_source(name),
                         "rows_per_epoch": order.rows_per_epoch,
                         "killed": killed.get(name, 0),
                     }
@@ -367,9 +336,7 @@ class PlannerActor:
         """Stop planning. Closing twice is fine."""
         if self._stop_listening is not None:
             self._stop_listening()
-        self._tasks.cancel()
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        self._failures.close()
+        await self._helm.close()
 
     def _settles_until(self) -> float:
         return asyncio.get_running_loop().time() + min(SETTLE_S, self._deadline_s / 2)
@@ -385,91 +352,5 @@ class PlannerActor:
     async def _may_speak(self) -> None:
         """Wait until planning has begun; a planner that was replaced says so instead."""
         await self._has_begun.wait()
-        if self._superseded is not None:
-            raise self._superseded
-
-    # Events in, commands out.
-
-    def _put(self, event: Event) -> None:
-        self._inbox.append(event)
-        self._has_events.set()
-
-    async def _handle_for_ever(self) -> None:
-        while True:
-            await self._has_events.wait()
-            self._has_events.clear()
-            events, self._inbox = self._inbox, []
-            await self._decide(partial(self._handle, events))
-
-    def _handle(self, events: list[Event]) -> tuple[None, list[Command]]:
-        return None, self._coordinator.handle_all(events)
-
-    async def _tell_time_for_ever(self) -> None:
-        while True:
-            self._put(TimePassed(asyncio.get_running_loop().time()))
-            await asyncio.sleep(CLOCK_S)
-
-    async def _decide(self, decide: Callable[[], tuple[_T, list[Command]]]) -> _T:
-        """Run a decision on the coordinator's thread: planning takes longer than an event loop may be held.
-
-        Its commands are carried in the order of the decisions, and before whoever asked for one goes on.
-        """
-        loop = asyncio.get_running_loop()
-
-        def on_thread() -> _T:
-            answer, commands = decide()
-            orders = orders_for(commands, self._coordinator, self._identity)
-            loop.call_soon_threadsafe(self._carry, orders, self._coordinator.waits_for)
-            return answer
-
-        return await loop.run_in_executor(self._thread, on_thread)
-
-    def _carry(self, commands: Sequence[tuple[Command, Wire | None]], waits: str | None) -> None:
-        """Put commands where the tasks that carry them out find them."""
-        crew = self._crew
-        for command, order in commands:
-            match command:
-                case Examine(host=host):
-                    if host in crew.hosts:
-                        crew.hosts[host].examine(command)
-                case Release(source=source, before=before):
-                    for driver in crew.hosts.values():
-                        driver.release(source, before)
-                case Planned(plan=plan):
-                    self._record.add(plan)
-                case Avoid():
-                    crew.treat(["avoid", command.source, command.first, command.last, command.reason])
-                case Isolate(rows=rows):
-                    crew.treat(["isolate", *(list(row) for row in rows)])
-                case Follow(host=host, cursors=cursors):
-                    if host in crew.hosts:
-                        crew.hosts[host].tell("follow", {"kind": "follow", "cursors": dict(cursors)})
-                case Replicate(standing=standing):
-                    crew.replicate(standing_to_wire(standing))
-                case Journal():
-                    self._journalling.put(command)
-                case Warn(text=text):
-                    self._news.add(text)
-                case Fail(error=error):
-                    crew.tell_constructors({"kind": "fail", "error": plain(error)})
-                case _:
-                    assert order is not None
-                    crew.tell_constructor(command.constructor, order)
-                    if isinstance(command, Rewind):
-                        self._record = RunRecord()
-        if waits != self._waits:
-            self._waits = waits
-            crew.tell_constructors({"kind": "waits", "for": waits or "samples on their way"})
-
-    def _note_failures(self, tables: list[MetaTable]) -> None:
-        for table in tables:
-            self._failures.note(table.source, table.failures)
-
-    def _broke(self, error: Exception) -> None:
-        """Have the run fail with a task that failed; a planner that was replaced ends alone."""
-        if isinstance(error, Superseded):
-            self._superseded = self._superseded or error
-            self._tasks.cancel()
-            return
-        self._crew.tell_constructors({"kind": "fail", "error": plain(error)})
-        self._put(RunFailed(error))
+        if self._helm.superseded is not None:
+            raise self._helm.superseded

@@ -131,6 +131,32 @@ def test_what_the_buffer_dropped_is_made_again_bit_by_bit(make_loader):
     assert roomy.counts()["rows_remade"] == 0
 
 
+def test_rows_that_are_held_are_examined_again_without_being_read_or_transformed(make_loader):
+    transforms = (FunctionConfig(function=lambda sample, rng: {"input_ids": rng.integers(0, 99, sample["n"] + 1)}),)
+    loader, reader = make_loader(numbered(), *transforms)
+    tables = examine_all(loader)
+    ids = ids_of(tables)
+    handed_out = contents(loader.fetch(ids[:20]))
+    examined, reads = loader.counts()["rows_examined"], len(reader.reads)
+    again = examine_all(loader)
+    assert [table.num_tokens_S.tolist() for table in again] == [table.num_tokens_S.tolist() for table in tables]
+    assert (loader.counts()["rows_examined"], len(reader.reads)) == (examined, reads)
+    assert loader.counts()["rows_kept"] == examined
+    assert contents(loader.fetch(ids[:20])) == handed_out
+    assert loader.counts()["rows_remade"] == 0
+
+
+def test_rows_that_gave_nothing_are_made_again_beside_those_that_are_held(make_loader):
+    rows = [{"ids": [1, 2]}, BadRow("bad line"), {"ids": []}, {"ids": [3] * 3}, {"ids": [5]}]
+    loader, _ = make_loader(rows, TokensConfig(), shuffle=False)
+    first = loader.examine(0, 5)
+    again = loader.examine(0, 5)
+    assert again.outcome_R.tolist() == first.outcome_R.tolist()
+    assert again.num_tokens_S.tolist() == first.num_tokens_S.tolist() == [2, 3, 1]
+    assert again.failures == first.failures
+    assert (loader.counts()["rows_kept"], loader.counts()["rows_examined"]) == (3, 7)
+
+
 def test_what_was_released_can_still_be_asked_for(make_loader):
     loader, reader = make_loader(numbered(), TokensConfig())
     ids = ids_of(examine_all(loader))

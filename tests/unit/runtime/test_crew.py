@@ -177,7 +177,8 @@ def test_whoever_asks_from_a_constructor_is_known_once_it_has_joined_and_not_onc
 
 def test_an_edit_is_durable_when_a_host_holds_the_copy_that_tells_of_it():
     async def work(bench: Bench) -> None:
-        journalling = Journalling(bench.crew, happened=bench.events.append, deadline_s=30)
+        written: list[Any] = []
+        journalling = Journalling(bench.crew, keep=written.append, happened=bench.events.append, deadline_s=30)
         bench.tasks.spawn(journalling.run())
         bench.crew.replicate({"edits": []})
         bench.crew.add_host("h", bench.host()[1])
@@ -192,14 +193,14 @@ def test_an_edit_is_durable_when_a_host_holds_the_copy_that_tells_of_it():
         await journalling.settled(1)
         assert bench.events[-1] == Journalled(1)
         assert host.told[-1]["standing"] == {"edits": ["it"]}
-        assert journalling.num_done == 1
+        assert (journalling.num_done, written) == (1, [EDIT])
 
     on_bench(work)
 
 
 def test_an_edit_that_reaches_no_host_in_time_is_refused():
     async def work(bench: Bench) -> None:
-        journalling = Journalling(bench.crew, happened=bench.events.append, deadline_s=0.05)
+        journalling = Journalling(bench.crew, keep=None, happened=bench.events.append, deadline_s=0.05)
         bench.tasks.spawn(journalling.run())
         journalling.put(Journal(1, EDIT))
         bench.crew.replicate({"edits": ["it"]})
@@ -208,5 +209,25 @@ def test_an_edit_that_reaches_no_host_in_time_is_refused():
         (event,) = bench.events
         assert isinstance(event, NotJournalled)
         assert event.number == 1
+
+    on_bench(work)
+
+
+def test_an_edit_that_cannot_be_written_is_refused_and_the_next_one_is_not():
+    async def work(bench: Bench) -> None:
+        def keep(edit: Any) -> None:
+            if edit == EDIT:
+                raise EngineError("no space is left at ckpt")
+
+        journalling = Journalling(bench.crew, keep=keep, happened=bench.events.append, deadline_s=30)
+        bench.tasks.spawn(journalling.run())
+        bench.crew.add_host("h", bench.host()[1])
+        journalling.put(Journal(1, EDIT))
+        journalling.put(Journal(2, Suspend(at_step=5, source="web")))
+        bench.crew.replicate({"edits": ["both"]})
+        with pytest.raises(EngineError, match="no space is left at ckpt"):
+            await journalling.settled(1)
+        await journalling.settled(2)
+        assert [type(event) for event in bench.events] == [NotJournalled, Journalled]
 
     on_bench(work)
