@@ -129,8 +129,12 @@ class Helm:
 
         return await loop.run_in_executor(self._thread, on_thread)
 
-    async def close(self) -> None:
-        """Decide nothing more, and write where ranks stood last. Closing twice is fine."""
+    async def close(self, *, saves: bool) -> None:
+        """Decide nothing more. Closing twice is fine.
+
+        Args:
+            saves: Write where ranks stood last, if this planner was not replaced: else the one in its place does.
+        """
         self._tasks.cancel()
         if self._is_closed:
             return
@@ -138,8 +142,7 @@ class Helm:
         store, loop = self._store, asyncio.get_running_loop()
         if store is not None:
             last = None
-            if self.superseded is None:
-                # A planner that was replaced leaves the last word to the one in its place.
+            if saves and self.superseded is None:
                 with contextlib.suppress(RuntimeError):
                     last = await loop.run_in_executor(self._thread, store.last, self.coordinator)
             await loop.run_in_executor(None, store.close, last)

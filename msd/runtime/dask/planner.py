@@ -108,7 +108,7 @@ class PlannerActor:
         """By rank: what a constructor asked last, and the answer: the same asked again is answered the same."""
         self._loads: dict[int, _Load] = {}
         self._stop_listening: Callable[[], None] | None = None
-        close_when_released(self)
+        close_when_released(self, self._leave)
 
     async def begin(self, hosts: dict[str, Ref], constructors: dict[str, Ref]) -> None:
         """Take the references of the others and start planning."""
@@ -333,10 +333,16 @@ class PlannerActor:
             await asyncio.sleep(TICK_S)
 
     async def close(self) -> None:
-        """Stop planning. Closing twice is fine."""
+        """Stop planning, and save where ranks stood last: the run is over. Closing twice is fine."""
         if self._stop_listening is not None:
             self._stop_listening()
-        await self._helm.close()
+        await self._helm.close(saves=True)
+
+    async def _leave(self) -> None:
+        """Stop planning: another planner is in this place, or nobody's."""
+        if self._stop_listening is not None:
+            self._stop_listening()
+        await self._helm.close(saves=False)
 
     def _settles_until(self) -> float:
         return asyncio.get_running_loop().time() + min(SETTLE_S, self._deadline_s / 2)

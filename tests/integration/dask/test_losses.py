@@ -96,7 +96,7 @@ def test_a_host_that_was_only_slow_stays_and_changes_no_byte():
 
 
 def test_the_loss_of_the_last_host_ends_the_run_for_every_rank():
-    with running(config(deadline_s=6)) as engine:
+    with running(config(deadline_s=12)) as engine:
         clients = [engine.client(rank) for rank in range(2)]
         for client in clients:
             next(client)
