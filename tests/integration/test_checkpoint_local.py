@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import random
 
 import numpy as np
 import pytest
@@ -262,6 +263,43 @@ def test_edits_are_journalled_before_they_act_and_replayed_by_the_run_that_resum
         assert steps_of(engine, 5) == expected[5:10]
         assert engine.resume_source("books") == 10
         assert any("books" in sources for sources in drawn(steps_of(engine, 16)))
+
+
+EDITS = {
+    3: lambda engine: engine.suspend("books", at_step=3),
+    6: lambda engine: engine.skip("web", 30, 45, at_step=6),
+    9: lambda engine: engine.resume_source("books", at_step=9),
+    12: lambda engine: engine.skip_steps(2, at_step=12),
+    17: lambda engine: engine.skip("books", 20, 24, at_step=17),
+}
+"""By the step at which each takes effect."""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_runs_that_end_anywhere_replay_edits_that_were_made_anywhere(config, seed):
+    draw = random.Random(seed)
+    with msd.start(config(checkpoint=None), runtime="local") as engine:
+        for make in EDITS.values():
+            make(engine)
+        expected = steps_of(engine, 24)
+    asked_at = {at: draw.randint(0, at - 1) for at in EDITS}
+    made, seen = set(), {}
+
+    def goes_on(engine):
+        clients = [engine.client(rank) for rank in range(2)]
+        for _ in range(draw.randint(1, 9)):
+            step = clients[0].next_step
+            for at in sorted(set(EDITS) - made):
+                if asked_at[at] <= step:
+                    EDITS[at](engine)
+                    made.add(at)
+            seen[step] = [digest(next(client)) for client in clients]
+            if step == 23:
+                return
+
+    while 23 not in seen:
+        interrupted(config(every=draw.randint(1, 4)), goes_on)
+    assert [seen[step] for step in range(24)] == expected
 
 
 def test_skipped_steps_and_rows_do_not_come_and_a_state_knows_of_them(config, undisturbed):
