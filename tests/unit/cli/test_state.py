@@ -254,3 +254,11 @@ def test_the_group_says_what_it_has_and_a_wrong_line_says_where_help_is(capsys):
     out = capsys.readouterr().out
     assert all(name in out for name in ("show", "diff", "verify", "skip"))
     assert "`msd state --help`" in failure(capsys, "nonsense", status=2)
+
+
+def test_a_checkpoint_may_be_a_url_with_options_for_fsspec(capsys, ckpt):
+    url = f"file://{ckpt}"
+    assert printed(capsys, "show", url, "--json")["step"] == 2
+    assert len(printed(capsys, "verify", url, "--storage", "auto_mkdir=1", "--json")["files"]) == 2
+    assert "--storage 'x' has no value; write KEY=VALUE" in failure(capsys, "verify", url, "--storage", "x", status=2)
+    assert "cannot be reached" in failure(capsys, "verify", "nosuch://x", status=2)
