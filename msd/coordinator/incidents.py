@@ -83,9 +83,9 @@ class Incidents:
 
     def row_killed(self, source: str, ordinal: int, how: str) -> list[Command]:
         """Have a row never tried again that ended a process while it was alone there."""
-        self._course.ask_row_again(source, ordinal)
         for killed in self.killed():
             if killed.source == source and killed.first <= ordinal <= killed.last:
+                self._course.ask_row_again(source, ordinal)
                 return [_avoid(killed)]
         main = self._course.planning.main
         if ordinal < main.consumed(source):

@@ -128,11 +128,15 @@ class Guarded:
             if row[0] not in isolated:
                 results.append(next(ordinary))
                 continue
-            try:
-                results.append(self._apart.apply(row))
-            except (RowsLost, MemoryError) as error:
-                how = error.how if isinstance(error, RowsLost) else "MemoryError"
-                killed.append(Killed(self._source, row[0], how))
+            how = self._suspects.how_died(self._source, row[0])
+            if how is None:
+                try:
+                    results.append(self._apart.apply(row))
+                    continue
+                except (RowsLost, MemoryError) as error:
+                    how = error.how if isinstance(error, RowsLost) else "MemoryError"
+                    self._suspects.died(self._source, row[0], how)
+            killed.append(Killed(self._source, row[0], how))
         if killed:
             raise RowsKilled(killed)
         return results

@@ -52,6 +52,7 @@ class Suspects:
         """Suspect nothing."""
         self._changed = threading.Condition()
         self._isolated: dict[str, frozenset[int]] = {}
+        self._died: dict[tuple[str, int], str] = {}
         self._avoided: dict[str, tuple[tuple[int, int, Outcome], ...]] = {}
         self._news: list[tuple[int, News]] = []
         self._num_news = 0
@@ -105,6 +106,15 @@ class Suspects:
             if outcome is Outcome.KILLED
             for ordinal in range(first, last + 1)
         )
+
+    def died(self, source: str, ordinal: int, how: str) -> None:
+        """Note that a row ended the process that it was run apart in."""
+        with self._changed:
+            self._died[source, ordinal] = how
+
+    def how_died(self, source: str, ordinal: int) -> str | None:
+        """Return how a row ended the process that it was run apart in, if it did: once is enough."""
+        return self._died.get((source, ordinal))
 
     def struck(self, ended: Ended) -> None:
         """Isolate rows that were in hand when a process ended, and tell of them."""

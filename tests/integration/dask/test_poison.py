@@ -1,6 +1,8 @@
 """Rows that end, hang or exhaust a process, in a run: found out, left out, counted, and nobody else notices."""
 
 import json
+import os
+import signal
 
 import pytest
 
@@ -22,7 +24,10 @@ def left_out(sample):
 
 def contents(engine, steps=STEPS):
     """Return the samples and all arrays that each rank receives, step by step."""
-    clients = [engine.client(rank) for rank in range(2)]
+    return contents_of([engine.client(rank) for rank in range(2)], steps)
+
+
+def contents_of(clients, steps):
     found = []
     for _ in range(steps):
         batches = [next(client) for client in clients]
@@ -35,7 +40,7 @@ def without_them(steps=STEPS):
         return contents(engine, steps)
 
 
-def config_of(transform, *, where="threads", workers=2, max_rate=0.5, rows=300, **changes):
+def config_of(transform, *, where="threads", workers=2, max_rate=0.5, rows=500, **changes):
     return msd.Config(
         sources={
             "web": {
@@ -63,15 +68,58 @@ def test_rows_that_do_harm_are_left_out_and_all_others_come_as_ever(tmp_path, ha
     )  # fmt: skip
     with msd.start(config) as engine:
         assert contents(engine) == without_them()
-        counted = engine.stats()["sources"]["web"]
-    assert counted["killed"] >= len(HARMFUL)
-    assert counted["failed_rows"] == 0
+        assert killed_in(engine) == len(HARMFUL)
+        assert engine.stats()["sources"]["web"]["failed_rows"] == 0
     records = [json.loads(line) for line in listed.read_text().splitlines()]
     assert {record["row"] for record in records} == set(HARMFUL)
     assert all(record["reason"].startswith("Killed: ") for record in records)
 
 
 def test_killed_rows_count_toward_the_rate_of_failed_ones():
-    config = config_of(poison.SegfaultAt(*range(0, 300, 10)), where="processes", max_rate=0.02)
+    config = config_of(poison.SegfaultAt(*range(0, 500, 10)), where="processes", max_rate=0.02)
     with msd.start(config) as engine, pytest.raises(BadSampleRateError, match="web"):
         contents(engine, 100)
+
+
+def killed_in(engine):
+    return engine.stats()["sources"]["web"]["killed"]
+
+
+def counted(log):
+    """Return what is killed at some rows, and writes down each time that it is."""
+
+    def harms(sample):
+        if sample["n"] in HARMFUL:
+            with open(log, "a") as file:
+                file.write("x")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sample
+
+    return harms
+
+
+def test_a_run_that_resumes_after_it_never_runs_the_row_and_one_from_before_comes_to_the_same(tmp_path):
+    log = tmp_path / "tries"
+    config = config_of(counted(str(log)), where="processes", workers=1)
+    expected = without_them()
+    with msd.start(config) as engine:
+        clients = [engine.client(rank) for rank in range(2)]
+        before, taken = clients[0].state_dict(), 0
+        # A position tells of what was decided before the step that it follows was planned.
+        until = STEPS
+        while taken < until:
+            assert contents_of(clients, 1) == expected[taken : taken + 1]
+            taken += 1
+            if until == STEPS and killed_in(engine) == len(HARMFUL):
+                until = engine.stats()["next_step"] + 1
+        after = clients[0].state_dict()
+    # Once beside others and once apart, each.
+    assert len(log.read_text()) == 2 * len(HARMFUL)
+    for state, first, tries in ((after, taken, 0), (before, 0, 2 * len(HARMFUL))):
+        log.write_text("")
+        with msd.start(config) as engine:
+            clients = [engine.client(rank) for rank in range(2)]
+            for client in clients:
+                client.load_state_dict(state)
+            assert contents_of(clients, STEPS - first) == expected[first:]
+        assert len(log.read_text()) == tries

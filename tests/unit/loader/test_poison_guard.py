@@ -1,6 +1,8 @@
 """Rows that are suspected run apart and give what they give; those that are killed are never run again."""
 
 import contextlib
+import os
+import signal
 import threading
 import time
 
@@ -164,13 +166,23 @@ def test_a_function_that_cannot_be_sent_runs_here_and_its_row_is_noted_as_alone(
     assert seen == [False, False, False, True]
 
 
-def test_a_killed_row_is_told_and_answered_once_it_is_avoided(precautions):
-    loader = loader_of(precautions, KillAt(4))
+def test_a_killed_row_is_told_as_often_as_it_is_asked_for_and_answered_once_it_is_avoided(precautions, tmp_path):
+    tries = tmp_path / "tries"
+
+    def kills(sample):
+        if sample["n"] == 4:
+            with tries.open("a") as file:
+                file.write("x")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sample
+
+    loader = loader_of(precautions, kills)
     precautions.suspects.isolate([("web", 4)])
     for _ in range(2):
         with pytest.raises(RowsKilled):
             loader.examine(0, 8)
     assert precautions.suspects.news(0)[1] == [Killed("web", 4, "SIGKILL")] * 2
+    assert tries.read_text() == "x"
     precautions.suspects.avoid("web", 4, 4, "killed")
     table = loader.examine(0, 8)
     assert table.outcome_R.tolist() == [0, 0, 0, 0, Outcome.KILLED, 0, 0, 0]
