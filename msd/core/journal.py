@@ -79,6 +79,11 @@ class SetWeights(_Edit, frozen=True, kw_only=True, tag="set_weights"):
     ramp: int = 0
     """Steps over which the weights in force change to these."""
 
+    def __post_init__(self) -> None:
+        # Written and read back they are floats: the same edit must be written the same.
+        weights = {name: float(weight) if type(weight) is int else weight for name, weight in self.weights.items()}
+        msgspec.structs.force_setattr(self, "weights", weights)
+
 
 Edit: TypeAlias = Suspend | Resume | SkipRows | SkipSteps | SetWeights
 

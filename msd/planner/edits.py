@@ -5,9 +5,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from msd.core.checks import few
-from msd.core.journal import PENDING, Edit, Resume, SetWeights, SkipRows, SkipSteps, Suspend, edits_to_state
+from msd.core.journal import (
+    PENDING,
+    Edit,
+    Resume,
+    SetWeights,
+    SkipRows,
+    SkipSteps,
+    Suspend,
+    edits_from_state,
+    edits_to_state,
+)
 from msd.core.state import StateDict
-from msd.errors import ConfigError
+from msd.errors import ConfigError, StateError, told
 from msd.planner.config.mixture import check_weights
 from msd.planner.mixture.schedule import MixtureSchedule, Stage
 from msd.planner.mixture.shares import Shares, shares_of
@@ -59,6 +69,12 @@ class InForce:
             before = Shares(tuple(self.ramp_from.get(name, 0.0) for name in names))
             schedule = MixtureSchedule(tuple(names), before, (Stage(edit.at_step, edit.ramp, target),))
         return Reweighted(schedule, edit.at_step, edit.at_step + max(1, edit.ramp))
+
+    def target(self, names: Sequence[str], live_S: Sequence[bool]) -> tuple[float, ...]:
+        """Return the shares that weights which were set lead to; without any, equal shares of what can be drawn."""
+        if self.weights is None:
+            return tuple(map(float, live_S))
+        return shares_of({**self.weights.weights}, names, "explicit", 1.0, {}).over(live_S)
 
     def after(self, edit: Edit, shares: Mapping[str, float]) -> "InForce":
         """Return what acts once an edit has come into force.
@@ -150,6 +166,10 @@ def check_edit(edit: Edit, totals: Mapping[str, int | None]) -> None:
         edit: For whatever step.
         totals: Ordinals in all of each source, None without end.
     """
+    try:
+        edits_from_state(edits_to_state([edit]))
+    except (StateError, TypeError) as error:
+        raise ConfigError(f"{_name(edit)}: {told(error)}; give the types that its fields say") from None
     if not 0 <= edit.at_step <= 2**53:
         raise ConfigError(f"{_name(edit)}: at_step must be a step, got {edit.at_step}")
     if isinstance(edit, SkipSteps):

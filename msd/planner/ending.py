@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from itertools import cycle
 
+from msd.planner.fitting import fitted
 from msd.planner.piece import Piece
 from msd.planner.primitives.pack import Pack, Packer, begin
+from msd.planner.settings import SourceTerms
 
 
 def repeat_tail(packer: Packer, pieces: Sequence[Piece]) -> int:
@@ -16,8 +18,9 @@ def repeat_tail(packer: Packer, pieces: Sequence[Piece]) -> int:
     return sum(len(sequence) for sequence in packer.sequences) - len(pieces)
 
 
-def has_step(pack: Pack, carry: Sequence[Piece], last: str) -> bool:
-    """Return whether what is carried gives another step when nothing more is drawn."""
+def has_step(pack: Pack, carried: Sequence[Piece], terms_S: Sequence[SourceTerms], last: str) -> bool:
+    """Return whether what is carried gives another step, of these sizes, when nothing more is drawn."""
+    carry, _ = fitted(carried, pack, terms_S)
     return bool(carry) and begin(pack, carry).finish(drop=last == "drop")
 
 

@@ -98,6 +98,11 @@ class Filling:
         return f"every source with a share in step {self._step} has ended, and with them the run{others}"
 
     @property
+    def is_dropping(self) -> bool:
+        """Whether what is drawn is dropped."""
+        return self._num_left > 0
+
+    @property
     def is_stopped(self) -> bool:
         """Whether the end of a source has ended the run."""
         return self._is_stopped

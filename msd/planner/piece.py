@@ -27,7 +27,8 @@ class Piece(NamedTuple):
     image_patches: tuple[int, ...] = ()
     """Patches of each of several images; kept only where images are encoded apart from their rows."""
     drawn: int = 0
-    """Step that drew it; kept only where packing asks how long a sample has waited."""
+    """Step that drew it; kept only where packing asks how long a sample has waited. Before the first step, where it was
+    drawn for a step that was dropped."""
 
     @property
     def patches_of_images(self) -> tuple[int, ...]:

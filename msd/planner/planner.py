@@ -14,11 +14,11 @@ from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable
 from msd.core.state import StateDict
 from msd.errors import ConfigError, InputError, MsdError, PlanError, StateError
+from msd.planner.adapted import FORCE, FORCED, FREE, Adapted, adapted, check_what_waits, removed_state
 from msd.planner.check import check_plan
 from msd.planner.edits import NO_EDITS, InForce, check_edit, notes_of_edits, pending_state
 from msd.planner.ending import has_step, repeat_tail, undelivered_note
 from msd.planner.filling import Filling
-from msd.planner.fitting import fitted
 from msd.planner.intake import SourceIntake
 from msd.planner.lower import Membership, Place, lower
 from msd.planner.mixture.mixer import Mixer
@@ -29,6 +29,7 @@ from msd.planner.progress import (
     expect_geometry,
     first_needed,
     geometry_of,
+    notes_of_geometry,
     snapshot,
     source_states,
     with_multiples_of,
@@ -75,6 +76,8 @@ class Planner:
         self._is_over = False
         self._pending: tuple[Edit, ...] = ()
         """Edits that wait for their step, those of the step that is being filled included."""
+        self._opening_notes: tuple[str, ...] = ()
+        """Of a load, told with the step that follows it."""
         self._restart(self._new_intakes(), self._new_mixer([0] * len(self._names)))
 
     @property
@@ -97,6 +100,15 @@ class Planner:
     def needs(self, source: str) -> int:
         """Return the ordinal of the next row of `source` that was not observed yet."""
         return self._intake(source).needs
+
+    def drawn_to(self, source: str) -> int:
+        """Return the first row of `source` that is not consumed, by the step that is being filled neither."""
+        return self._intake(source).ordinal
+
+    @property
+    def is_skipping(self) -> bool:
+        """Whether samples are drawn that are dropped: sources go on by more than a step holds."""
+        return self._filling is not None and self._filling.is_dropping
 
     def observe(self, table: MetaTable) -> None:
         """Take metadata of the rows of a source that follow those observed.
@@ -140,17 +152,22 @@ class Planner:
         """Stand where `state` was saved, on this mesh. What was observed is forgotten.
 
         Multiples that are left to the mesh (`document_multiple` and `multiple_of` of `auto`) are those of the state.
+        Weights and sources may be others: a new source starts at its first row with nothing owed; what one was owed
+        that is gone goes to the others, and its samples that wait are dropped. Of a state with `force` the batch may
+        differ too (see `msd.planner.adapted`).
 
         Raises:
             StateError: If a setting that the order depends on differs, naming it, or the state is not whole, or a
                 multiple does not serve this mesh; nothing is changed then.
         """
-        expect_geometry(state, self._geometry, but=MULTIPLES)
+        free = FREE | (FORCED if isinstance(state, dict) and state.get(FORCE) is True else frozenset())
+        expect_geometry(state, self._geometry, but=free.union(MULTIPLES))
         settings = with_multiples_of(state, self.settings)
         strategy = self.strategy if settings is self.settings else compile_strategy(settings)
         geometry = geometry_of(settings, strategy)
-        expect_geometry(state, geometry)
-        saved = read_progress(state)
+        expect_geometry(state, geometry, but=free)
+        there = adapted(read_progress(state), self._names)
+        saved = there.saved
         if saved.mixture is not None and self._mixer.steering is None:
             raise StateError(
                 "cannot resume: the state was saved with mixture.feedback, this run has none; set mixture.feedback"
@@ -158,9 +175,14 @@ class Planner:
         intakes = self._new_intakes()
         mixer = self._new_mixer(source_states(saved, intakes), saved.mixture)
         carry = carried(saved, self._names, strategy.pack, tell_images_apart=strategy.encode is not None)
+        check_what_waits(carry, self._names, strategy.pack)
+        notes = [*there.notes, *notes_of_geometry(state, geometry)]
         self.settings, self.strategy, self._geometry = settings, strategy, geometry
-        in_force = InForce.of(saved.acting, saved.ramp_from)
-        self._restart(intakes, mixer, carry=carry, step=saved.step, in_force=in_force, pending=saved.waiting)
+        self._restart(intakes, mixer, carry=carry, step=saved.step, there=there)
+        if there.owed:
+            self._mixer.give(there.owed, self._position, self._live_S, self._reweighted)
+            self._position = self._snapshot()
+        self._opening_notes = tuple(notes)
 
     def apply(self, edit: Edit) -> None:
         """Take an edit; from now on it is part of the position, and from its step on of what is planned.
@@ -189,7 +211,8 @@ class Planner:
         if edit.at_step == self._step and self._filling is not None:
             self._go_back()
         pending = (*self._pending, edit)
-        self._expect_shares(edit, pending)
+        if isinstance(edit, Suspend | SetWeights):
+            self._expect_shares(edit, pending)
         self._pending = pending
         self._position = {**self._position, **pending_state(pending)}
         if edit.at_step == self._step:
@@ -226,19 +249,19 @@ class Planner:
         *,
         carry: tuple[Piece, ...] = (),
         step: int = 0,
-        in_force: InForce = NO_EDITS,
-        pending: tuple[Edit, ...] = (),
+        there: Adapted | None = None,
     ) -> None:
         self._intakes = intakes
         self._by_name = {intake.terms.name: intake for intake in intakes}
         self._mixer = mixer
         self._carry = carry
         self._step = step
-        self._in_force, self._pending = in_force, pending
+        self._in_force, self._pending = (NO_EDITS, ()) if there is None else (there.in_force, there.pending)
+        self._removed = None if there is None else there.saved.removed
         self._filling, self._is_over, self._error = None, False, None
         self.closing_notes = ()
         for intake in intakes:
-            intake.pass_over(in_force.skips_of(intake.terms.name))
+            intake.pass_over(self._in_force.skips_of(intake.terms.name))
         self._position = self._snapshot()
         self._come_to_boundary()
 
@@ -272,17 +295,13 @@ class Planner:
 
     def _expect_shares(self, edit: Edit, pending: Iterable[Edit]) -> None:
         """Raise `ConfigError` if nothing can be drawn any more once an edit acts, as far as that is known now."""
-        if not isinstance(edit, Suspend | SetWeights):
-            return
         acting = self._acting(other for other in pending if other.at_step <= edit.at_step)
-        unended = [name for name, is_live in zip(self._names, self._unended_S, strict=True) if is_live]
-        left = [name for name in unended if name not in acting.suspended]
-        if acting.weights is not None:
-            left = [name for name in left if acting.weights.weights.get(name)]
-        elif edit.at_step == self._step:
-            live_S = [name in left for name in self._names]
-            left = left if any(self._mixer.shares_at(self._position, live_S)) else []
-        if unended and not left:
+        live_S = [
+            is_live and name not in acting.suspended for name, is_live in zip(self._names, self._unended_S, strict=True)
+        ]
+        here = edit.at_step == self._step and acting.weights is None
+        share_S = self._mixer.shares_at(self._position, live_S) if here else acting.target(self._names, live_S)
+        if any(self._unended_S) and not any(share_S):
             raise ConfigError(
                 f"from step {edit.at_step} on nothing could be drawn: every source that has a weight would be "
                 "suspended or has ended; resume one first, or give another a weight"
@@ -301,7 +320,7 @@ class Planner:
             suspended=self._now.suspended,
             edited=self._reweighted,
             num_to_drop=sum(edit.count for edit in self._due if isinstance(edit, SkipSteps)),
-            notes=notes_of_edits(self._due, self._in_force, ordinals),
+            notes=[*self._opening_notes, *notes_of_edits(self._due, self._in_force, ordinals)],
         )
 
     def _close(self, filling: Filling) -> StepPlan | None:
@@ -324,16 +343,10 @@ class Planner:
             num_repeated = repeat_tail(packer, pieces)
             notes.append(f"the last step repeats {num_repeated} of its own documents (batch.last: repeat_tail)")
         carry = tuple(packer.carry)
-        is_last = is_ending and not self._has_step_after(carry)
+        is_last = is_ending and not has_step(self.strategy.pack.at(self._step + 1), carry, self._terms, last)
         if is_last and carry:
             notes.append(undelivered_note(carry))
         return self._lowered(filling, carry, num_repeated=num_repeated, is_last=is_last)
-
-    def _has_step_after(self, carry: tuple[Piece, ...]) -> bool:
-        """Return whether what is carried gives another step when nothing more is drawn."""
-        pack = self.strategy.pack.at(self._step + 1)
-        fitting, _ = fitted(carry, pack, self._terms)
-        return has_step(pack, fitting, self.settings.batch.last)
 
     def _lowered(self, filling: Filling, carry: tuple[Piece, ...], *, num_repeated: int, is_last: bool) -> StepPlan:
         """Return the checked plan and stand after it."""
@@ -361,7 +374,7 @@ class Planner:
         except MsdError:
             self._step, self._carry, self._in_force, self._pending = before
             raise
-        self._position, self._filling = progress, None
+        self._position, self._filling, self._opening_notes = progress, None, ()
         for intake in self._intakes:
             intake.forget_observed()
         self._come_to_boundary()
@@ -380,9 +393,12 @@ class Planner:
         return [not intake.is_ended and intake.terms.name not in self._now.suspended for intake in self._intakes]
 
     def _snapshot(self) -> StateDict:
-        return snapshot(
-            self._geometry, self._step, self._intakes, self._mixer, self._carry, self._in_force, self._pending
-        )
+        return {
+            **snapshot(self._geometry, self._step, self._intakes, self._mixer, self._carry),
+            **removed_state(self._removed),
+            **self._in_force.state_dict(),
+            **pending_state(self._pending),
+        }
 
     def _new_mixer(self, credit_S: list[int], saved: SavedSteering | None = None) -> Mixer:
         return Mixer(self.strategy.mix.schedule, self.settings.mixture, credit_S, saved)

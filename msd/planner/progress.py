@@ -7,11 +7,9 @@ from typing import Any
 
 import msgspec
 
-from msd.core.journal import Edit
 from msd.core.state import StateDict, fingerprint
 from msd.errors import StateError
 from msd.planner.dgraph import Strategy
-from msd.planner.edits import InForce, pending_state
 from msd.planner.intake import SourceIntake
 from msd.planner.mixture.mixer import Mixer
 from msd.planner.mixture.schedule import MixtureSchedule
@@ -85,15 +83,9 @@ def with_multiples_of(state: StateDict, settings: PlannerSettings) -> PlannerSet
 
 
 def snapshot(
-    geometry: Geometry,
-    step: int,
-    intakes: Sequence[SourceIntake],
-    mixer: Mixer,
-    carry: Iterable[Piece],
-    in_force: InForce,
-    pending: Sequence[Edit],
+    geometry: Geometry, step: int, intakes: Sequence[SourceIntake], mixer: Mixer, carry: Iterable[Piece]
 ) -> StateDict:
-    """Return the position of a planner at the boundary before `step`."""
+    """Return the position of a planner at the boundary before `step`, but for edits."""
     names = _names(intakes)
     steering = {} if mixer.steering is None else {"mixture": mixer.steering.state_dict()}
     return {
@@ -105,18 +97,21 @@ def snapshot(
         },
         "carry": _pieces_to_state(carry, names, with_age="max_age" in geometry),
         **steering,
-        **in_force.state_dict(),
-        **pending_state(pending),
     }
 
 
 def expect_geometry(state: StateDict, geometry: Geometry, *, but: Collection[str] = ()) -> None:
-    """Raise `StateError` unless a state has each value of `geometry`, keys in `but` aside, and no option besides."""
+    """Raise `StateError` unless a state has each value of `geometry`, keys in `but` aside, and no option besides.
+
+    A setting of the mixture may be new to the state: the order from here on follows it.
+    """
     if not isinstance(state, dict):
         raise damaged(f"it is {type(state).__name__}")
     options = {key: (None, setting) for key, setting in _OPTIONS.items()}
     for key, (value, setting) in {**options, **geometry}.items():
         if key in but:
+            continue
+        if key not in state and key == "num_microbatches":
             continue
         if key not in state and key not in _OPTIONS:
             raise StateError(f"cannot resume: the state has no {key!r}; pass what state_dict() returned, unchanged")
@@ -129,18 +124,20 @@ def expect_geometry(state: StateDict, geometry: Geometry, *, but: Collection[str
             )
 
 
+def notes_of_geometry(state: StateDict, geometry: Geometry) -> list[str]:
+    """Return what is told where a strategy mixes otherwise than when a state was saved."""
+    here, _ = geometry.get("strategy_mixture", (None, ""))
+    if state.get("strategy_mixture") == here:
+        return []
+    return ["the mixture of the strategy is another than the one that the state was saved with"]
+
+
 def source_states(saved: SavedProgress, intakes: Sequence[SourceIntake]) -> list[int]:
     """Put sources where `saved` was and return what each is owed; a source that it does not know starts at 0.
 
     Raises:
-        StateError: If it has a source that the run has not, or one that does not stand where this run's can.
+        StateError: If one does not stand where this run's can.
     """
-    gone = sorted(set(saved.sources) - set(_names(intakes)))
-    if gone:
-        raise StateError(
-            f"cannot resume: the state has source {gone[0]!r}, this run has not; keep it, with weight 0 if it is "
-            "no longer to be drawn"
-        )
     for intake in intakes:
         if intake.terms.name in saved.sources:
             intake.load(saved.sources[intake.terms.name])

@@ -48,7 +48,7 @@ class SavedPiece(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     num_patches: Length
     runs: list[tuple[Length, Length]]
     image_patches: list[Length] = []
-    drawn: Count = 0
+    drawn: Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)] = 0
 
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e308, le=1e308)]
@@ -61,6 +61,15 @@ class SavedSteering(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     weights: dict[str, Weight] | None
     losses: dict[str, Finite]
     reports: list[tuple[Count, dict[str, Finite]]]
+
+
+class SavedRemoved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was drawn of sources that a run had once: clocks go on from there."""
+
+    ordinal: Count = 0
+    """Rows."""
+    tokens: Count = 0
+    samples: Count = 0
 
 
 class SavedProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +85,8 @@ class SavedProgress(msgspec.Struct, frozen=True, kw_only=True):
     pending: list[Any] = []
     """That wait for their step."""
     ramp_from: dict[str, Weight] | None = None
+    removed: SavedRemoved | None = None
+    """Only where the run has lost sources."""
 
     @property
     def acting(self) -> tuple[Edit, ...]:

@@ -39,7 +39,8 @@ class Clock:
         if self.kind in ("step", "microbatch"):
             return int(progress["step"]) * self.ticks_per_step
         field = {"epoch": "ordinal"}.get(self.kind, self.kind)
-        return sum(int(source[field]) for source in progress["sources"].values())
+        removed = progress.get("removed", {}).get(field, 0)
+        return sum(int(source[field]) for source in progress["sources"].values()) + int(removed)
 
     @property
     def ticks_per_step(self) -> int:

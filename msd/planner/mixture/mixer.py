@@ -127,6 +127,11 @@ class Mixer:
         if self.credits.has_live:
             self.credits.spread(source)
 
+    def give(self, owed: int, progress: StateDict, live_S: Sequence[bool], edited: Reweighted | None = None) -> None:
+        """Give what a source is owed that is gone to the others, by their shares at a position."""
+        self.credits.set_shares(self.shares_at(progress, live_S, edited))
+        self.credits.give(owed)
+
     def end(self, step: int) -> None:
         """Stand after a step."""
         if self.steering is not None:

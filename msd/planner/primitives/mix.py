@@ -102,13 +102,19 @@ class Credits:
         Call `set_shares` without the source first.
         """
         self._settle()
-        owed = self._credit_S[source]
+        owed, self._credit_S[source] = self._credit_S[source], 0
+        self.give(owed)
+
+    def give(self, owed: int) -> None:
+        """Give credit to the live sources in proportion to their weights; without one it is lost."""
+        self._settle()
+        if not self._live:
+            return
         given = [owed * int(weight) // WEIGHT_UNIT for weight in self._weight_A]
         for place in range(owed - sum(given)):
             given[place % len(given)] += 1
         for index, amount in zip(self._live, given, strict=True):
             self._credit_S[index] += amount
-        self._credit_S[source] = 0
         self._base_A = np.array([self._credit_S[index] for index in self._live], dtype=np.int64)
 
     def as_list(self) -> list[int]:

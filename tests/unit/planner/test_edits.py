@@ -200,6 +200,8 @@ def test_weights_that_are_set_replace_those_of_feedback_until_it_is_asked_next()
         (SetWeights(at_step=0, weights={"a": 0}), "set_weights: all weights are 0"),
         (SetWeights(at_step=0, weights={"a": 1}, ramp=-1), "ramp must be 0 steps or more, got -1"),
         (Suspend(at_step=-1, source="a"), "at_step must be a step, got -1"),
+        (Suspend(at_step="3", source="a"), r"suspend: .*Expected `int`, got `str`.*at_step"),
+        (SetWeights(at_step=0, weights={"a": "1"}), r"set_weights: .*Expected `float`, got `str`"),
     ],
 )
 def test_what_cannot_be_done_is_refused_and_changes_nothing(edit, said):

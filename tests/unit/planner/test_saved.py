@@ -94,8 +94,8 @@ def test_what_is_wrong_with_a_state_is_named(path, junk, said):
 def test_more_samples_than_can_wait_are_refused():
     settings = chosen()
     state = state_after(3, settings)
-    with pytest.raises(StateError, match="carry has 50 samples, at most 8 can wait"):
-        Planner(settings).load_state_dict({**state, "carry": state["carry"][:1] * 50})
+    with pytest.raises(StateError, match="carry has 5000 samples, at most 1025 can wait"):
+        Planner(settings).load_state_dict({**state, "carry": state["carry"][:1] * 5000})
 
 
 @pytest.mark.parametrize("packing", ["best_fit", "concat", "none"])

@@ -85,9 +85,7 @@ class Pack:
 
     @property
     def most_carried(self) -> int:
-        """Largest number of samples that can wait between two steps."""
-        if self.schedule is None and self.method != "first_fit_decreasing":
-            return {"best_fit": self.lookahead, "concat": 1, "none": 0}[self.method]
+        """A number of samples that no more can wait between two steps, whatever sizes steps had before."""
         tokens = self.num_sequences * self.sequence_length if self.schedule is None else self.schedule.most_tokens
         return 2 * tokens // self.document_multiple + self.multiple_of
 
