@@ -24,6 +24,7 @@ from msd.coordinator.events import (
     HostSilent,
     Journalled,
     NotJournalled,
+    RanksStand,
     RowKilled,
     RowsEnded,
     RowsExamined,
@@ -43,6 +44,7 @@ from msd.core.journal import Edit, with_pending
 from msd.core.order import SourceOrder
 from msd.core.plan import StepPlan
 from msd.core.state import StateDict, fingerprint
+from msd.errors import StateError
 from msd.planner.planner import Planner
 
 
@@ -325,6 +327,17 @@ class Coordinator:
             Warn(f"the run goes on at step {at.next_step} of generation {at.generation}, where rank {at.rank} stands"),
         ]
 
+    def _seat(self, at: RankStanding) -> list[Command]:
+        """Take a rank for connected that another planner connected; one that cannot be of this run is refused."""
+        try:
+            commands = self._admit(at)
+            self.generations.seat(at)
+        except StateError as error:
+            name = self.generations.group_of(at.rank)
+            return [] if name is None else [Refuse(name, at.generation, at.rank, at.session, error)]
+        self._stir(at.rank)
+        return commands + self._refusals(at.rank)
+
     def _refusals(self, rank: int | None = None, *, constructor: str | None = None) -> list[Command]:
         """Return what has ranks refused that must load first: all, one, or those of one constructor."""
         generations, refused = self.generations, []
@@ -359,6 +372,8 @@ class Coordinator:
                 if self.generations.speaks(rank, session, generation):
                     self.generations.asks(rank, session, step)
                     self._stir(rank)
+            case RanksStand(ranks=ranks):
+                return [command for stands in ranks for command in self._seat(stands)]
             case BytesHeld(constructor=name, nbytes=nbytes):
                 self._handout.hold(name, nbytes)
             case HostLost(host=host):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from msd.coordinator.standing import RankStanding
 from msd.core.journal import Edit
 from msd.core.sample import MetaTable
 
@@ -99,6 +100,13 @@ class TimePassed:
 
 
 @dataclass(frozen=True, slots=True)
+class RanksStand:
+    """A constructor says which ranks are connected to it and in which sessions, to a planner that may not know."""
+
+    ranks: tuple[RankStanding, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StepAsked:
     """A connected rank asks for a step, and so has taken the one before."""
 
@@ -136,6 +144,7 @@ Event = (
     | Journalled
     | NotJournalled
     | TimePassed
+    | RanksStand
     | StepAsked
     | BytesHeld
     | RunFailed

@@ -125,6 +125,15 @@ class Generations:
         known.is_brought = not is_fresh
         return known.session
 
+    def seat(self, at: RankStanding) -> None:
+        """Take a rank for connected that another planner connected, with its session; it is known better if it is."""
+        known = self._ranks.get(at.rank)
+        if known is not None and known.session >= at.session:
+            return
+        newest = max(self.num_sessions, at.session)
+        self.connect(at.rank, at)
+        self._ranks[at.rank].session, self.num_sessions = at.session, newest
+
     def disconnect(self, rank: int, session: int) -> None:
         """Release a rank: it no longer holds the watermark."""
         known = self._ranks.get(rank)

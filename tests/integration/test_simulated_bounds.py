@@ -131,11 +131,11 @@ def test_the_last_host_gone_ends_the_run_for_every_rank():
 def test_a_frozen_host_is_named_and_goes_on_where_it_was():
     expected = undisturbed(text(), 10)
     with start(hosts=1) as engine:
-        engine.network.freeze("host-0")
+        engine.freeze("host-0")
         client = engine.client(0)
         with pytest.raises(DeadlineError, match=r"all wait for row 0 of source '\w+' on loader host host-0"):
             next(client)
-        engine.network.thaw("host-0")
+        engine.thaw("host-0")
         assert [digest(batch) for batch in take(client, 10)] == [expected[step, 0] for step in range(10)]
 
 

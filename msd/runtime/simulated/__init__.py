@@ -2,5 +2,6 @@
 
 from msd.runtime.simulated.engine import SimulatedEngine
 from msd.runtime.simulated.network import Weather
+from msd.runtime.simulated.supervisor import Care
 
-__all__ = ["SimulatedEngine", "Weather"]
+__all__ = ["Care", "SimulatedEngine", "Weather"]

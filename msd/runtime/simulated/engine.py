@@ -1,13 +1,10 @@
-"""A run on a simulated cluster: loader hosts, constructors and ranks that only messages connect, in one thread.
+"""A run on a simulated cluster: planner, loader hosts, constructors and ranks that messages connect, in one thread.
 
 Nothing sleeps and no process starts: time jumps to what is due next. The coordinator, the loaders, the shelves and the
 planner are the real ones, so a fault of the protocol shows here, and shows again with the same seed.
 """
 
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -23,35 +20,25 @@ from msd.build import (
 from msd.client import RankClient
 from msd.config import PipelineConfig
 from msd.constructor.shelf import Shelf
-from msd.coordinator import deal
-from msd.coordinator.commands import Assign, Command, Drop, Examine, Fail, Finish, Planned, Release, Rewind
-from msd.coordinator.events import Event, HostLost, HostSilent, RowsExamined, TimePassed
+from msd.coordinator import Coordinator, Placement, Standing
+from msd.coordinator.events import HostLost, HostSilent, TimePassed
 from msd.core.batch import RankBatch
 from msd.core.mesh import Mesh
 from msd.core.plan import StepPlan
 from msd.core.state import StateDict, canonical_json
-from msd.errors import ClosedError, ConfigError, DeadlineError
+from msd.errors import ClosedError, ConfigError, DeadlineError, EngineError
 from msd.loader.loader import SourceLoader
 from msd.runtime.base import step_number
-from msd.runtime.record import RunRecord, provenance
+from msd.runtime.record import provenance
 from msd.runtime.simulated.clock import Clock
-from msd.runtime.simulated.constructor import Fetch, SimulatedConstructor
+from msd.runtime.simulated.cluster import Cluster
+from msd.runtime.simulated.constructor import SimulatedConstructor
 from msd.runtime.simulated.host import SimulatedHost
 from msd.runtime.simulated.network import Network, Weather
+from msd.runtime.simulated.planner import TICK_S, SimulatedPlanner
+from msd.runtime.simulated.rank import SimulatedRank
+from msd.runtime.simulated.supervisor import Care, Makes, Supervisor
 from msd.runtime.state import progress_of, run_state
-
-
-@dataclass(slots=True)
-class _Link:
-    """A rank's side of the network."""
-
-    session: int
-    generation: int
-    next_step: int
-    progress: StateDict
-    """The run's position after the last batch."""
-    answer: tuple[RankBatch | None] | None = None
-    """What came for the step that is asked for."""
 
 
 class SimulatedEngine:
@@ -63,12 +50,14 @@ class SimulatedEngine:
         *,
         seed: int,
         hosts: int = 2,
+        shadows: int = 0,
         constructors: int = 1,
         loaders: int | Mapping[str, int] = 1,
         depth: int = 3,
         held_bytes: int = 256 << 20,
         buffer_bytes: int = 4 << 20,
         weather: Weather | None = None,
+        care: Care | None = None,
     ) -> None:
         """Index the sources and start everybody.
 
@@ -76,12 +65,14 @@ class SimulatedEngine:
             config: The configuration.
             seed: Of delays, duplicates and losses; batches do not depend on it.
             hosts: Loader hosts.
+            shadows: Loader hosts that stand by.
             constructors: They divide the ranks in order.
             loaders: Partitions of each source, or of the sources named.
             depth: Steps planned and assigned ahead of the slowest connected rank.
             held_bytes: Payload above which a constructor is given no step that is not asked for yet.
             buffer_bytes: Payload that one loader holds.
             weather: What befalls messages.
+            care: How a supervisor replaces processes that are gone or silent; None leaves that to `lose`.
 
         Raises:
             ConfigError: If the configuration cannot be built.
@@ -94,11 +85,6 @@ class SimulatedEngine:
         self._identity = identity(config, self.orders, chains)
         self._clock = Clock()
         self.network = Network(self._clock, weather or Weather(), seed=seed)
-
-        def new_loader(source: str) -> SourceLoader:
-            return build_loader(config, self.orders[source], chains[source], buffer_bytes=buffer_bytes)
-
-        self._hosts = {name: SimulatedHost(name, new_loader) for name in map("host-{}".format, range(hosts))}
         ranks = range(self.mesh.world_size)
         cuts = [len(ranks) * index // constructors for index in range(constructors + 1)]
         served = {
@@ -106,28 +92,58 @@ class SimulatedEngine:
             for index in range(constructors)
             if cuts[index] < cuts[index + 1]
         }
+        self._cluster = Cluster(constructor_of={rank: name for name, mine in served.items() for rank in mine})
+        self._closing: list[SimulatedHost] = []
         assembling = build_constructor(config)
-        self._constructors = {
-            name: SimulatedConstructor(
-                name, Shelf(assembling, mine), self.network, host=self._fetch_of, report=self._happened
+
+        def new_loader(source: str) -> SourceLoader:
+            return build_loader(config, self.orders[source], chains[source], buffer_bytes=buffer_bytes)
+
+        def new_host(name: str, process: str) -> SimulatedHost:
+            self._closing.append(SimulatedHost(name, process, new_loader))
+            return self._closing[-1]
+
+        def new_constructor(name: str, process: str) -> SimulatedConstructor:
+            return SimulatedConstructor(name, process, Shelf(assembling, served[name]), self.network, self._cluster)
+
+        def new_coordinator(placement: Placement, shadows: tuple[str, ...], standing: Standing | None) -> Coordinator:
+            return build_coordinator(
+                config,
+                self.orders,
+                placement=placement,
+                constructors=served,
+                depth=depth,
+                held_bytes=held_bytes,
+                shadows=shadows,
+                standing=standing,
             )
-            for name, mine in served.items()
-        }
-        self._constructor_of = {rank: name for name, mine in served.items() for rank in mine}
+
         by_source = loaders if isinstance(loaders, Mapping) else dict.fromkeys(config.sources, loaders)
-        self.coordinator = build_coordinator(
-            config,
-            self.orders,
-            placement=deal({name: by_source.get(name, 1) for name in config.sources}, list(self._hosts)),
-            constructors=served,
-            depth=depth,
-            held_bytes=held_bytes,
+        self.supervisor = Supervisor(
+            self._cluster,
+            Makes(host=new_host, constructor=new_constructor, coordinator=new_coordinator),
+            self.network,
+            self._clock,
+            partitions={name: by_source.get(name, 1) for name in config.sources},
+            hosts=[f"host-{number}" for number in range(hosts)],
+            shadows=[f"host-{hosts + number}" for number in range(shadows)],
+            constructors=list(served),
+            care=care,
         )
-        self._links: dict[int, _Link] = {}
-        self._record = RunRecord()
-        self._recorded_generation = 0
+        self._has_care = care is not None
+        self._ranks: dict[int, SimulatedRank] = {}
+        self._num_clients = 0
         self._is_closed = False
-        self._perform(self.coordinator.begin())
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """That of the present planner."""
+        return self._planner.coordinator
+
+    @property
+    def now_s(self) -> float:
+        """Simulated time."""
+        return self._clock.now
 
     @property
     def dashboard_link(self) -> str | None:
@@ -146,12 +162,37 @@ class SimulatedEngine:
 
     def lose(self, host: str) -> None:
         """Kill a loader host; the coordinator hears of it after a while."""
-        self.network.kill(host)
-        self.network.send("cluster", "planner", lambda: self._happened(HostLost(host)))
+        self.kill(host)
+        self.network.send("cluster", self._planner.process, lambda: self._planner.happened(HostLost(host)))
 
     def silent(self, host: str) -> None:
         """Have the coordinator hear that an answer of a host did not come."""
-        self.network.send("cluster", "planner", lambda: self._happened(HostSilent(host)))
+        planner = self._planner
+        self.network.send("cluster", planner.process, lambda: planner.happened(HostSilent(host)))
+
+    def kill(self, name: str) -> None:
+        """Kill what holds a post: `planner`, `constructor-0`, `host-1`; nothing happens while nobody does."""
+        process = self.supervisor.process_of(name)
+        if process is not None:
+            self.network.kill(process)
+
+    def freeze(self, name: str, seconds: float | None = None) -> None:
+        """Stop what holds a post, without closing a connection, for so long or until somebody else holds it."""
+        process = self.supervisor.process_of(name)
+        if process is not None:
+            self.network.freeze(process)
+            if seconds is not None:
+                self._clock.after(seconds, lambda: self.network.thaw(process))
+
+    def thaw(self, name: str) -> None:
+        """Let what holds a post go on with what has come meanwhile."""
+        process = self.supervisor.process_of(name)
+        if process is not None:
+            self.network.thaw(process)
+
+    def start_again(self) -> None:
+        """Lose everything but the ranks, and start a run that knows nothing of this one."""
+        self.supervisor.start()
 
     def pass_time(self, messages: int) -> None:
         """Let so many messages arrive, or as many as there are."""
@@ -162,74 +203,73 @@ class SimulatedEngine:
     def connect(self, rank: int) -> int:
         """Connect a rank: the transport side of `RankClient`."""
         self._check_open()
-        session, commands = self.coordinator.connect(rank)
-        self._links[rank] = self._link_at_start(session)
-        self._perform(commands)
-        return session
+        self.mesh.check_rank(rank)
+        self._num_clients += 1
+        self._ranks[rank] = client = SimulatedRank(rank, self._num_clients, self.network, self._cluster)
+        client.connect()
+        self._wait_for(client, f"rank {rank} waits to be connected", self.coordinator.first_step)
+        return client.client
 
     def disconnect(self, rank: int, session: int) -> None:
         """Release a rank."""
-        self._perform(self.coordinator.disconnect(rank, session))
+        if self._ranks[rank].client == session:
+            self._ranks[rank].leave()
 
     def take(self, rank: int, session: int) -> RankBatch | None:
         """Let time pass until the next batch of a rank is there; return it, or None when the run has ended.
 
         Raises:
-            DeadlineError: If nothing is under way any more that could bring it; names what is waited for.
+            DeadlineError: If nothing is under way any more that could bring it, or it does not come until the
+                deadline; names what is waited for.
         """
-        link = self._followed(rank, session)
-        link.answer = None
-        generation, step = link.generation, link.next_step
-        constructor = self._constructors[self._constructor_of[rank]]
-        answer = partial(self._answered, rank, session)
-        self.network.send(
-            f"rank-{rank}", constructor.name, lambda: constructor.take(rank, session, generation, step, answer)
-        )
-        while (answered := self._links[rank].answer) is None:
-            self._let_time_pass(f"rank {rank} waits for step {step}", step)
-        (batch,) = answered
-        if batch is not None:
-            link.next_step = step + 1
-            link.progress = json.loads(batch.progress)
-        return batch
+        client = self._client(rank, session)
+        assert client.stands is not None
+        client.take()
+        step = client.stands.next_step
+        answer = self._wait_for(client, f"rank {rank} waits for step {step}", step)
+        assert answer is None or isinstance(answer, RankBatch)
+        return answer
 
     def position(self, rank: int, session: int) -> str:
         """Return the run's position after the rank's last batch, as JSON."""
-        return canonical_json(run_state(self._followed(rank, session).progress, self._identity))
+        stands = self._client(rank, session).stands
+        assert stands is not None
+        assert stands.progress is not None
+        return canonical_json(run_state(stands.progress, self._identity))
 
     def stands(self, rank: int, session: int) -> tuple[int, int]:
         """Return the run's generation and the step that the rank gets next."""
-        link = self._followed(rank, session)
-        return link.generation, link.next_step
+        stands = self._client(rank, session).stands
+        assert stands is not None
+        return stands.generation, stands.next_step
 
     def load(self, rank: int, session: int, state: StateDict, *, force: bool = False) -> None:
         """Move the run to a saved position; see `RankClient.load_state_dict`."""
-        self._check_open()
-        commands = self.coordinator.load(rank, session, progress_of(state, self._identity, force=force))
-        self._links[rank] = self._link_at_start(session)
-        self._perform(commands)
+        client = self._client(rank, session)
+        client.load(progress_of(state, self._identity, force=force))
+        self._wait_for(client, f"rank {rank} loads a state", self.coordinator.first_step)
 
     def stats(self) -> dict[str, Any]:
         """Return what the run has done so far."""
         self._check_open()
-        generations = self.coordinator.generations
+        generations, record = self.coordinator.generations, self._planner.record
         return {
             "runtime": "simulated",
             "mesh": self.mesh.as_dict(),
             "generation": generations.generation,
-            "steps_planned": self._record.num_steps,
+            "steps_planned": record.num_steps,
             "next_step": self.coordinator.next_step,
             "watermark": generations.watermark,
-            **self._record.as_dict(self.coordinator.closing_notes),
-            "sources": {name: self._record.of_source(name) for name in self.config.sources},
+            **record.as_dict(self.coordinator.closing_notes),
+            "sources": {name: record.of_source(name) for name in self.config.sources},
             "loaders": [
                 {"host": host.name, "source": source, "partition": number, **counts}
-                for host in self._hosts.values()
+                for host in self._cluster.hosts.values()
                 for source, number, counts in host.counts()
             ],
             "constructors": {
                 name: {"steps": one.shelf.held_steps, "bytes": one.shelf.nbytes, "most_bytes": one.most_bytes}
-                for name, one in self._constructors.items()
+                for name, one in self._cluster.constructors.items()
             },
             "seconds": self._clock.now,
             "messages": self.network.num_messages,
@@ -246,15 +286,16 @@ class SimulatedEngine:
         """Return the plan of a step of this generation, or None after the end."""
         self._check_open()
         step = step_number(step)
-        self._perform(self.coordinator.recall(step))
+        self._planner.recall(step)
+        began_s = self.now_s
         while self.coordinator.plan(step) is None and self.coordinator.exists(step):
-            self._let_time_pass(f"step {step} is asked for", step)
+            self._let_time_pass(f"step {step} is asked for", step, began_s)
         return self.coordinator.plan(step)
 
     def close(self) -> None:
         """End the run: files are closed, clients are refused. Closing twice is fine."""
         self._is_closed = True
-        for host in self._hosts.values():
+        for host in self._cluster.hosts.values():
             host.close()
 
     def __enter__(self) -> "SimulatedEngine":
@@ -265,11 +306,45 @@ class SimulatedEngine:
     ) -> None:
         self.close()
 
-    def _let_time_pass(self, who: str, step: int) -> None:
+    @property
+    def _planner(self) -> SimulatedPlanner:
+        """The present planner; time passes until there is one."""
+        began_s = self.now_s
+        while (planner := self._cluster.planner) is None:
+            if not self._clock.advance() or self.now_s - began_s > self.config.runtime.deadline_s:
+                raise DeadlineError("no planner came in the place of the one that was lost")
+        return planner
+
+    def _client(self, rank: int, session: int) -> SimulatedRank:
+        self._check_open()
+        client = self._ranks[rank]
+        if client.client != session:
+            raise EngineError(
+                f"rank {rank} was connected again; this client no longer speaks for it: use the newer one"
+            )
+        return client
+
+    def _wait_for(self, client: SimulatedRank, who: str, step: int) -> RankBatch | None:
+        """Let time pass until a rank is answered; return the batch, if that is the answer."""
+        began_s = looked_s = self.now_s
+        while client.answer is None:
+            if self._has_care and self.now_s - looked_s >= TICK_S:
+                # As a real one, a client looks after its connection also while nobody asks it for anything.
+                for one in self._ranks.values():
+                    one.look(self.now_s - looked_s)
+                looked_s = self.now_s
+            self._let_time_pass(who, step, began_s)
+        (answer,) = client.answer
+        if isinstance(answer, Exception):
+            raise answer
+        return answer if isinstance(answer, RankBatch) else None
+
+    def _let_time_pass(self, who: str, step: int, began_s: float) -> None:
         """Do what is due next, for somebody who waits."""
-        if self.coordinator.error is not None:
+        if self._cluster.planner is not None and self.coordinator.error is not None:
             raise self.coordinator.error
-        if not self._clock.advance():
+        is_over = self.now_s - began_s > self.config.runtime.deadline_s
+        if is_over or not self._clock.advance():
             self._wait_out(self.config.runtime.deadline_s)
             waits_for = self.coordinator.waits_for or f"a constructor to assemble step {step}"
             raise DeadlineError(f"{who}, and nothing is under way any more: all wait for {waits_for}")
@@ -282,60 +357,9 @@ class SimulatedEngine:
         """
         for waited_s in (0.0, seconds):
             self._clock.now += waited_s
-            self._happened(TimePassed(self._clock.now))
+            self._planner.happened(TimePassed(self._clock.now))
         if self.coordinator.error is not None:
             raise self.coordinator.error
-
-    def _followed(self, rank: int, session: int) -> _Link:
-        """Return a rank's link, moved to the present generation."""
-        self._check_open()
-        self.coordinator.generations.asked(rank, session)
-        if self._links[rank].generation != self.coordinator.generations.generation:
-            self._links[rank] = self._link_at_start(session)
-        return self._links[rank]
-
-    def _link_at_start(self, session: int) -> _Link:
-        first = self.coordinator.first_step
-        progress = self.coordinator.progress_before(first)
-        assert progress is not None, "the position that a generation starts from is always kept"
-        return _Link(session, self.coordinator.generations.generation, first, progress)
-
-    def _answered(self, rank: int, session: int, generation: int, step: int, batch: RankBatch | None) -> None:
-        link = self._links[rank]
-        if (link.session, link.generation, link.next_step) == (session, generation, step) and link.answer is None:
-            link.answer = (batch,)
-
-    def _happened(self, event: Event) -> None:
-        self._perform(self.coordinator.handle(event))
-
-    def _perform(self, commands: Iterable[Command]) -> None:
-        for command in commands:
-            match command:
-                case Examine(host=host):
-                    self.network.send(
-                        "planner", host, partial(self._examine, command), about=f"source:{command.source}"
-                    )
-                case Release(source=source, before=before):
-                    for name, one in self._hosts.items():
-                        self.network.send("planner", name, partial(one.release, source, before))
-                case Assign() | Drop() | Rewind() | Finish():
-                    if command.generation != self._recorded_generation:
-                        self._recorded_generation, self._record = command.generation, RunRecord()
-                    constructor = self._constructors[command.constructor]
-                    self.network.send("planner", constructor.name, partial(constructor.tell, command))
-                case Planned(plan=plan):
-                    self._record.add(plan)
-                case Fail():
-                    pass  # take() and plan() raise coordinator.error.
-
-    def _examine(self, request: Examine) -> None:
-        """Have a host examine rows and answer; runs there."""
-        host = self._hosts[request.host]
-        table = host.examine(request.source, request.partition, request.start, request.num_rows)
-        self.network.send(host.name, "planner", lambda: self._happened(RowsExamined(host.name, (table,))))
-
-    def _fetch_of(self, host: str) -> Fetch:
-        return self._hosts[host].fetch
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -1,7 +1,8 @@
-"""A loader host, simulated: many source loaders, each of one partition."""
+"""A loader host, simulated: many source loaders, each of one partition, and what it remembers for a planner's heir."""
 
 from collections.abc import Callable, Iterable, Sequence
 
+from msd.coordinator.standing import Standing
 from msd.core.sample import MetaTable, SampleId, SampleSlab
 from msd.loader.loader import SourceLoader
 
@@ -9,16 +10,32 @@ from msd.loader.loader import SourceLoader
 class SimulatedHost:
     """Examines rows and hands over samples for the partitions that it is asked about."""
 
-    def __init__(self, name: str, new_loader: Callable[[str], SourceLoader]) -> None:
+    def __init__(self, name: str, process: str, new_loader: Callable[[str], SourceLoader]) -> None:
         """Hold no loader yet.
 
         Args:
             name: Of the host.
+            process: Which process of that name it is.
             new_loader: Returns a loader of a source that has read nothing.
         """
         self.name = name
+        self.process = process
+        self.standing: Standing | None = None
+        """How the generation began, as the planner said last."""
         self._new_loader = new_loader
+        self._term = self._number = 0
         self._loaders: dict[tuple[str, int], SourceLoader] = {}
+
+    def hears(self, term: int) -> bool:
+        """Return whether a planner of a term still has a say; an earlier one than the latest has none."""
+        if term > self._term:
+            self._term, self._number = term, 0
+        return term == self._term
+
+    def replicate(self, term: int, number: int, standing: Standing) -> None:
+        """Keep a copy of how the generation began; a message of a smaller number that comes late changes nothing."""
+        if (term, number) >= (self._term, self._number):
+            self._term, self._number, self.standing = term, number, standing
 
     def examine(self, source: str, partition: int, start: int, num_rows: int) -> MetaTable:
         """Return what is known of rows."""

@@ -1,4 +1,7 @@
-"""A network that keeps no order: every message takes its own time, some come twice, those of the dead not at all."""
+"""A network that keeps no order: every message takes its own time, some come twice, those of the dead not at all.
+
+Who sends and receives is a *process*: a name, and behind `#` which process of that name it is.
+"""
 
 import random
 from collections.abc import Callable, Mapping
@@ -23,7 +26,7 @@ class Weather:
 
 
 class Network:
-    """Carries messages between those who are named."""
+    """Carries messages between processes."""
 
     def __init__(self, clock: Clock, weather: Weather, *, seed: int) -> None:
         """Begin with everybody alive.
@@ -51,24 +54,33 @@ class Network:
         """
         for _ in range(2 if self._draw.random() < self._weather.duplicated else 1):
             delay = self._draw.uniform(*self._weather.delay_s)
-            delay += sum(self._weather.slow.get(name, 0.0) for name in (sender, to, about))
+            delay += sum(self._weather.slow.get(name.partition("#")[0], 0.0) for name in (sender, to, about))
             while self._draw.random() < self._weather.lost:
                 delay += self._weather.resend_s
             self.num_messages += 1
             self._clock.after(delay, lambda: self._arrive(sender, to, act))
 
-    def kill(self, name: str) -> None:
+    def wake(self, process: str, seconds: float, act: Callable[[], None]) -> None:
+        """Have a process do something in so many seconds, if it is there; a frozen one does it once it is thawed."""
+        self._clock.after(seconds, lambda: self._arrive(process, process, act))
+
+    def kill(self, process: str) -> None:
         """End a process: what it sent and has not arrived is lost, and so is what is sent to it."""
-        self._gone.add(name)
-        self._frozen.pop(name, None)
+        self._gone.add(process)
+        self._frozen.pop(process, None)
 
-    def freeze(self, name: str) -> None:
+    def is_gone(self, process: str) -> bool:
+        """Return whether a process has ended."""
+        return process in self._gone
+
+    def freeze(self, process: str) -> None:
         """Stop a process without closing anything: what is sent to it waits."""
-        self._frozen.setdefault(name, [])
+        if process not in self._gone:
+            self._frozen.setdefault(process, [])
 
-    def thaw(self, name: str) -> None:
+    def thaw(self, process: str) -> None:
         """Let a frozen process go on with what has come meanwhile."""
-        for act in self._frozen.pop(name, []):
+        for act in self._frozen.pop(process, []):
             self._clock.after(0.0, act)
 
     def _arrive(self, sender: str, to: str, act: Callable[[], None]) -> None:
