@@ -118,11 +118,15 @@ class SourceLoader:
         rows = self._rows
         return self._tally.counts(rows_read=rows.num_rows_read, block_reads=rows.num_block_reads).as_dict()
 
+    def rest(self) -> None:
+        """Drop what is held and read ahead; files stay open."""
+        self._rows.forget()
+        self._buffer.clear()
+
     def close(self) -> None:
         """Close files and drop what is held. The loader may be used again; it then reads again."""
         self._reader.close()
-        self._rows.forget()
-        self._buffer.clear()
+        self.rest()
 
     def _window_end(self, start: int) -> int:
         """Return the ordinal after the last one that may be examined together with `start`."""

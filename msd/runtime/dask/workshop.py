@@ -1,0 +1,288 @@
+"""The loaders of one process, and the threads that prepare rows with them.
+
+Crossing to a thread and back costs as much as preparing several small rows, so that requests of many loaders go
+together, and each loader is in one thread at a time.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from distributed.threadpoolexecutor import ThreadPoolExecutor
+
+from msd.core.sample import MetaTable, SampleId, SampleSlab
+from msd.errors import ClosedError, EngineError, MsdError, told
+from msd.loader.loader import BATCH_ROWS, SourceLoader
+from msd.loader.poison.suspects import RowsKilled
+
+Key: TypeAlias = tuple[str, int]
+"""(source, partition)"""
+Request: TypeAlias = tuple[str, int, int, int]
+"""(source, partition, start, num_rows)"""
+
+STANDBY = -1
+"""Partition of what nobody has asked for yet: its rows are prepared ahead, and nothing is told of them."""
+
+CLOSE_S = 2.0
+"""A transform that takes longer is left behind when its host closes."""
+
+
+class Workshop:
+    """Examines and fetches rows. On its worker's loop, except where it says otherwise."""
+
+    def __init__(
+        self, name: str, *, threads: int, make: Callable[[str], SourceLoader], holds_ahead: bool = False
+    ) -> None:
+        """Begin with no loader.
+
+        Args:
+            name: Of the host, for errors.
+            threads: Loaders that may be at work at the same time.
+            make: Returns a loader of a source.
+            holds_ahead: Whether payload of rows that nobody has asked for yet is held.
+        """
+        self.error: Exception | None = None
+        """What ended the work of this host."""
+        self.on_news: Callable[[], None] = lambda: None
+        """Called when there is something to tell."""
+        self.on_idle: Callable[[], None] = lambda: None
+        """Called when rows ahead of any request are prepared."""
+        self._name = name
+        self._make = make
+        self._holds_ahead = holds_ahead
+        self._loaders: dict[Key, SourceLoader] = {}
+        self._partitions: dict[str, list[int]] = {}
+        self._adding = threading.Lock()
+        # Dask's, since those threads do not keep a process from ending.
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="msd-loader")
+        self._num_idle = threads
+        self._num_fetching = max(1, threads // 2)
+        self._fetching = ThreadPoolExecutor(self._num_fetching, thread_name_prefix="msd-fetch")
+        self._queue: deque[Request] = deque()
+        self._under_way: set[Request] = set()
+        self._parked: list[Request] = []
+        """Those with a row of which somebody has to decide what it is answered with."""
+        self._busy: set[Key] = set()
+        """Loaders that are given to a thread."""
+        self._entered: set[Key] = set()
+        """Loaders that a thread is in."""
+        self._is_closed = False
+        self._fetched: Counter[Key] = Counter()
+        """Loaders that a fetch is waiting for: it goes first."""
+        self._left = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._num_done = 0
+        self._done: list[tuple[int, Request, MetaTable]] = []
+        """Numbered answers that the planner is not known to have."""
+        self._release_due: dict[Key, int] = {}
+
+    def add(self, source: str, partition: int) -> SourceLoader:
+        """Return the loader of a partition, made if need be, or taken from what stands by. On any thread."""
+        key, standby = (source, partition), (source, STANDBY)
+        with self._adding:
+            if key not in self._loaders:
+                if standby in self._loaders and standby not in self._busy:
+                    self._loaders[key] = self._loaders.pop(standby)
+                    self._partitions[source].remove(STANDBY)
+                else:
+                    self._loaders[key] = self._make(source)
+                self._partitions.setdefault(source, []).append(partition)
+            return self._loaders[key]
+
+    def request(self, requests: Iterable[Request]) -> None:
+        """Have rows examined; a request that is under way or answered already is not begun twice."""
+        known = self._under_way | {request for _, request, _ in self._done}
+        new = [request for request in dict.fromkeys(requests) if request not in known]
+        if any(request[1] != STANDBY for request in new):
+            # What somebody waits for goes before what might be wanted.
+            self._under_way.difference_update(request for request in self._queue if request[1] == STANDBY)
+            self._queue = deque(request for request in self._queue if request[1] != STANDBY)
+        self._under_way.update(new)
+        self._queue.extend(new)
+        self._feed()
+
+    def unpark(self) -> None:
+        """Begin again with requests of which a row was killed: it is known by now what it is answered with."""
+        parked, self._parked = self._parked, []
+        self.request(parked)
+
+    def release(self, source: str, before: int) -> None:
+        """Let payload of rows before an ordinal go, as soon as no thread is in its loader."""
+        for partition in self._partitions.get(source, ()):
+            self._release_due[source, partition] = before
+            self._release((source, partition))
+
+    def answers(self, seen: int) -> tuple[int, list[MetaTable]]:
+        """Return the number of the newest answer, and the tables of all that are numbered above `seen`."""
+        self._done = [entry for entry in self._done if entry[0] > seen]
+        return self._num_done, [table for _, _, table in self._done]
+
+    async def fetch(self, wanted: dict[Key, list[SampleId]]) -> list[SampleSlab]:
+        """Return samples, in any order, as soon as their loaders are free."""
+        waiting = dict(wanted)
+        self._fetched.update(waiting.keys())
+        slabs: list[SampleSlab] = []
+        try:
+            while waiting:
+                free = [key for key in waiting if key not in self._busy]
+                if free:
+                    slabs += await self._fetch_from({key: waiting.pop(key) for key in free})
+                else:
+                    await self._left.wait()
+        finally:
+            self._fetched.subtract(waiting.keys())
+        return slabs
+
+    def counts(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the source and totals of each loader that prepares what was asked for."""
+        for (source, partition), loader in list(self._loaders.items()):
+            if partition != STANDBY:
+                yield source, loader.counts()
+
+    def stop(self) -> None:
+        """Begin nothing new."""
+        self._queue.clear()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def close(self) -> None:
+        """End threads and close files. On a thread that may wait; closing twice is fine."""
+        self._is_closed = True
+        deadline = time.monotonic() + CLOSE_S
+        for threads in (self._threads, self._fetching):
+            threads.shutdown(timeout=max(0.0, deadline - time.monotonic()))
+        for key, loader in self._loaders.items():
+            # A transform cannot be cut short: what a thread is still in ends with the process.
+            if key not in self._entered:
+                loader.close()
+
+    def _feed(self) -> None:
+        """Hand requests to idle threads."""
+        while self._num_idle and (batch := self._next_batch()):
+            self._num_idle -= 1
+            self._busy.update(request[:2] for request in batch)
+            task = asyncio.create_task(self._examine(batch))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _next_batch(self) -> list[Request]:
+        """Take requests for loaders that are free, in order: together no more rows than one large request has."""
+        batch: list[Request] = []
+        later: list[Request] = []
+        num_rows = 0
+        while self._queue and num_rows < BATCH_ROWS:
+            request = self._queue.popleft()
+            key = request[:2]
+            if key in self._busy or self._fetched[key] > 0 or (batch and num_rows + request[3] > BATCH_ROWS):
+                later.append(request)
+            else:
+                batch.append(request)
+                num_rows += request[3]
+        self._queue.extendleft(reversed(later))
+        return batch
+
+    async def _examine(self, batch: Sequence[Request]) -> None:
+        tables = await asyncio.get_running_loop().run_in_executor(self._threads, self._examined, batch)
+        for request, table in zip(batch, tables, strict=False):
+            if request[1] == STANDBY:
+                continue
+            if table is None:
+                self._parked.append(request)
+                continue
+            self._num_done += 1
+            self._done.append((self._num_done, request, table))
+        self._under_way.difference_update(batch)
+        self._num_idle += 1
+        self._leave({request[:2] for request in batch})
+        self.on_news()
+        if not self._queue:
+            self.on_idle()
+
+    async def _fetch_from(self, wanted: dict[Key, list[SampleId]]) -> list[SampleSlab]:
+        """Return samples of loaders that are free, in as many threads as there are for it."""
+        self._busy.update(wanted)
+        entries = list(wanted.items())
+        loop = asyncio.get_running_loop()
+        try:
+            shares = [entries[first :: self._num_fetching] for first in range(min(self._num_fetching, len(entries)))]
+            slabs = await asyncio.gather(*(loop.run_in_executor(self._fetching, self._slabs, one) for one in shares))
+            return [slab for of_share in slabs for slab in of_share]
+        finally:
+            self._fetched.subtract(wanted.keys())
+            self._leave(wanted)
+
+    def _leave(self, keys: Iterable[Key]) -> None:
+        """Note that no thread is in these loaders any more."""
+        keys = list(keys)
+        self._busy.difference_update(keys)
+        for key in keys:
+            self._release(key)
+        self._left.set()
+        self._left = asyncio.Event()
+        self._feed()
+
+    def _release(self, key: Key) -> None:
+        """Let payload go; only while no thread is in the loader."""
+        if key not in self._busy and (before := self._release_due.pop(key, None)) is not None and key in self._loaders:
+            self._loaders[key].release(before)
+
+    # On threads.
+
+    def _examined(self, batch: Sequence[Request]) -> list[MetaTable | None]:
+        """Return the tables of requests, fewer if one cannot be answered: that ends the run; None for one to park."""
+        tables: list[MetaTable | None] = []
+        for source, partition, start, num_rows in batch:
+            try:
+                with self._inside((source, partition)) as loader:
+                    tables.append(loader.examine(start, num_rows))
+                    if partition == STANDBY and not self._holds_ahead:
+                        loader.rest()
+            except RowsKilled:
+                tables.append(None)
+            except BaseException as error:
+                if partition == STANDBY:
+                    # Whoever is asked for the row says what is wrong with it.
+                    tables.append(None)
+                    continue
+                self.error = self._explained(error, source, start, num_rows)
+                break
+        return tables
+
+    def _explained(self, error: BaseException, source: str, start: int, num_rows: int) -> Exception:
+        """Return what to raise for rows that could not be examined."""
+        if isinstance(error, MsdError):
+            return error
+        # Also what would end a process: one host after the other would meet it, and nobody could say where.
+        ends = "" if isinstance(error, Exception) else "; a transform must not end the process that it runs in"
+        return EngineError(
+            f"loader host {self._name} failed at rows {start} to {start + num_rows} of source {source!r}: "
+            f"{told(error)}{ends}"
+        )
+
+    def _slabs(self, entries: Sequence[tuple[Key, list[SampleId]]]) -> list[SampleSlab]:
+        try:
+            slabs = []
+            for key, ids in entries:
+                with self._inside(key) as loader:
+                    slabs.append(loader.fetch(ids))
+            return slabs
+        except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+            raise EngineError(
+                f"loader host {self._name} failed at samples of {', '.join(sorted({key[0] for key, _ in entries}))}: "
+                f"{told(error)}; a transform must not end the process that it runs in"
+            ) from None
+
+    @contextlib.contextmanager
+    def _inside(self, key: Key) -> Iterator[SourceLoader]:
+        """Yield a loader to the thread that it was given to."""
+        self._entered.add(key)
+        try:
+            if self._is_closed:
+                raise ClosedError(f"loader host {self._name} was closed")
+            yield self.add(*key)
+        finally:
+            self._entered.discard(key)
