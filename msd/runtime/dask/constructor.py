@@ -104,6 +104,8 @@ class ConstructorActor:
         """(term, number of the order that comes next)"""
         self._questions = itertools.count(1)
         self._report_due = asyncio.Event()
+        self._introduced_to: Ref | None = None
+        """The planner that knows of the ranks that are connected here."""
         self._told: tuple[Any, ...] = ()
         """What the planner was reported last."""
         self._stop_listening: Callable[[], None] | None = None
@@ -454,9 +456,26 @@ class ConstructorActor:
                 report = (generation, self._attendance.asked(generation), left, self._shelf.nbytes)
             if report != self._told:
                 self._told = report
+                await self._introduce_ranks()
                 await self._planner.ask("report", self.name, self._key, *report)
                 with self._changed:
                     self._left = [entry for entry in self._left if entry not in left]
+
+    async def _introduce_ranks(self) -> None:
+        """Have a planner that is new know of the ranks that were connected before it was made."""
+        while (ref := self._planner.ref) != self._introduced_to:
+            with self._changed:
+                positions = self._shelf.positions()
+                ranks = [rank for rank in self._attendance.standings() if rank.session]
+            if ranks:
+                stated = [
+                    replace(rank, progress=rank.progress or positions.get(rank.next_step))
+                    if rank.generation == self._generation
+                    else rank
+                    for rank in ranks
+                ]
+                await self._planner.ask("introduce", self.name, self._key, [rank_to_wire(rank) for rank in stated])
+            self._introduced_to = ref
 
     def _broke(self, error: Exception) -> None:
         """Have ranks hear of a task that failed."""

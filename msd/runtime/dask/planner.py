@@ -15,7 +15,7 @@ from distributed import get_worker
 from msd.build import build_coordinator
 from msd.config import PipelineConfig
 from msd.coordinator.commands import Command, Journal
-from msd.coordinator.events import BytesHeld, RunFailed, StepAsked
+from msd.coordinator.events import BytesHeld, RanksStand, RunFailed, StepAsked
 from msd.coordinator.placement import Placement
 from msd.core.journal import edits_from_state
 from msd.core.order import SourceOrder
@@ -208,6 +208,18 @@ class PlannerActor:
         known = await self._decide(load)
         await self._settle(known.until)
         return known.answer
+
+    async def introduce(self, constructor: str, key: str, ranks: Sequence[Wire]) -> None:
+        """Take which ranks are connected to a constructor that served them before this planner was made.
+
+        Args:
+            constructor: By name.
+            key: Of its actor: one that was replaced is not heard.
+            ranks: As `rank_to_wire` gives them.
+        """
+        await self._may_speak()
+        if self._crew.is_present(constructor, key):
+            self._helm.put(RanksStand(tuple(rank_from_wire(rank) for rank in ranks)))
 
     async def report(
         self,

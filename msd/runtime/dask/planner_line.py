@@ -24,19 +24,20 @@ class PlannerLine:
         self.is_away = True
         """Whether the planner is known to be gone, and no other is known."""
         self._node = node
-        self._ref: Ref | None = None
+        self.ref: Ref | None = None
+        """Who plans, as far as is known."""
         self._replaced = asyncio.Event()
 
     def follow(self, ref: Ref) -> None:
         """Take who plans from now on."""
-        if ref != self._ref:
-            self._ref, self.is_away = ref, False
+        if ref != self.ref:
+            self.ref, self.is_away = ref, False
             self._replaced.set()
             self._replaced = asyncio.Event()
 
     def worker_gone(self, address: str) -> None:
         """Take that the scheduler has lost a worker."""
-        if self._ref is not None and self._ref.address == address:
+        if self.ref is not None and self.ref.address == address:
             self.is_away = True
 
     async def ask(self, method: str, *args: Any, limit_s: float = FOR_EVER_S) -> Any:
@@ -50,12 +51,12 @@ class PlannerLine:
         until = loop.time() + limit_s
         why = "none is there yet"
         while (left_s := until - loop.time()) > 0:
-            ref, replaced = self._ref, self._replaced
+            ref, replaced = self.ref, self._replaced
             if ref is not None:
                 try:
                     answered, answer = await self._ask_once(ref, replaced, left_s, method, *args)
                 except (ActorGone, Superseded) as error:
-                    self.is_away, why, left_s = ref == self._ref, str(error), PAUSE_S
+                    self.is_away, why, left_s = ref == self.ref, str(error), PAUSE_S
                 else:
                     if answered:
                         self.is_away = False
