@@ -86,6 +86,9 @@ class Lane:
         self.starved = outcome if isinstance(outcome, Starved) else None
         if isinstance(outcome, Starved):
             self._quiet.discard(outcome.source)
+            if self._planner.is_skipping:
+                # Many steps' worth is drawn for one: what is dropped must not count as waiting.
+                self._sources[outcome.source].consume(self._planner.drawn_to(outcome.source))
             self._sources[outcome.source].starve(outcome.ordinal)
             self._stirred[outcome.source] = None
         elif outcome is not None:
