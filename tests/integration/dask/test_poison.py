@@ -58,14 +58,14 @@ def config_of(transform, *, where="threads", workers=2, max_rate=0.5, rows=500, 
     )
 
 
-@pytest.mark.parametrize("where", ["processes"])
+@pytest.mark.parametrize(("where", "workers"), [("threads", 3), ("processes", 1)])
 @pytest.mark.parametrize("harm", ["SegfaultAt", "LoopAt", "HoldAt", "EatAt"])
-def test_rows_that_do_harm_are_left_out_and_all_others_come_as_ever(tmp_path, harm, where):
+def test_rows_that_do_harm_are_left_out_and_all_others_come_as_ever(tmp_path, harm, where, workers):
     listed = tmp_path / "failed.jsonl"
     memory = {"host_memory": 500 << 20} if harm == "EatAt" else {}
     config = config_of(
-        getattr(poison, harm)(*HARMFUL), where=where, on_error={"quarantine": str(listed)}, **memory
-    )  # fmt: skip
+        getattr(poison, harm)(*HARMFUL), where=where, workers=workers, on_error={"quarantine": str(listed)}, **memory
+    )
     with msd.start(config) as engine:
         assert contents(engine) == without_them()
         assert killed_in(engine) == len(HARMFUL)
