@@ -7,17 +7,16 @@ planner was lost is born again from what the survivors know.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
-from msd.coordinator.admission import brings_the_run
-from msd.coordinator.commands import Command, Fail, Isolate, Journal, Refuse, Replicate, Warn
+from msd.coordinator.commands import Command, Fail, Isolate, Journal, Replicate, Rewind
+from msd.coordinator.copies import replica_of, standing_of
 from msd.coordinator.course import Course
+from msd.coordinator.door import Door
 from msd.coordinator.edits import Edits
 from msd.coordinator.events import (
     BytesHeld,
     ConstructorJoined,
     ConstructorLost,
-    EditAsked,
     Event,
     HostJoined,
     HostLost,
@@ -44,7 +43,6 @@ from msd.core.journal import Edit, with_pending
 from msd.core.order import SourceOrder
 from msd.core.plan import StepPlan
 from msd.core.state import StateDict, fingerprint
-from msd.errors import StateError
 from msd.planner.planner import Planner
 
 
@@ -85,7 +83,6 @@ class Coordinator:
             standing: What survivors of the run's planner know, or a store.
         """
         self._new_planner = new_planner
-        self._depth = depth
         self._handout = Handout(constructors, depth=depth, held_bytes=held_bytes)
         self._hosts = Hosts(placement, shadows)
         self._edits = Edits()
@@ -110,6 +107,15 @@ class Coordinator:
         )
         self._incidents = Incidents(
             self._course, self._hosts, self._edits, self._suspects, Watch(stalls or {}, deadline_s=deadline_s)
+        )
+        self._door = Door(
+            new_planner=new_planner,
+            generations=self.generations,
+            course=self._course,
+            handout=self._handout,
+            edits=self._edits,
+            depth=depth,
+            is_survived=self._is_born_again and not self._is_resumed,
         )
         self._course.begin(planner, None if standing is None else standing.positions)
 
@@ -157,7 +163,11 @@ class Coordinator:
         """Return what to do before anything has happened."""
         commands: list[Command] = [self._replicate()] if len(self._handout) else []
         if self._is_born_again:
-            commands = [*self._handout.rewind(self.generations.generation), *self._refusals(), *self._told_to_hosts()]
+            commands = [
+                *self._handout.rewind(self.generations.generation),
+                *self._door.refusals(),
+                *self._told_to_hosts(),
+            ]
         return commands + self._go_on()
 
     def connect(self, rank: int, at: RankStanding | None = None) -> tuple[int, list[Command]]:
@@ -171,11 +181,14 @@ class Coordinator:
         Raises:
             StateError: If this run cannot have brought it there. Of no consequence to the others.
         """
-        commands = [] if at is None or self.error is not None else self._admit(at)
+        commands = [] if at is None or self.error is not None else self._door.admit(at)
+        # From the first rank on, whoever is born from a copy waits for ranks to say where they stand.
+        is_first = self.error is None and not self.generations.num_sessions
         session = self.generations.connect(rank, at)
-        commands += self._refusals(rank)
+        commands += [self._replicate()] if is_first and len(self._handout) else []
+        commands += self._door.refusals(rank)
         self._stir(rank)
-        return session, commands + self._go_on()
+        return session, self._replicated(commands) + self._go_on()
 
     def disconnect(self, rank: int, session: int) -> list[Command]:
         """Release a rank."""
@@ -252,25 +265,12 @@ class Coordinator:
 
     def standing(self) -> Standing:
         """Return where the run stands: another coordinator that is given it goes on from there."""
-        generations, history = self.generations, self._course.history
-        steps = {*generations.next_steps(), generations.watermark + 1}
-        positions = {step: position for step in steps if (position := history.position_before(step)) is not None}
-        start = history.position_before(self.first_step)
-        assert start is not None, "the position that a generation starts from is always kept"
-        return Standing(
-            generation=generations.generation,
-            first_step=self.first_step,
-            start=start,
-            digest=generations.digest,
-            opened_by=generations.opened_by,
+        return standing_of(
+            self.generations,
+            self._course.history,
             edits=self._edits.all,
-            ranks=generations.standings(),
-            num_sessions=generations.num_sessions,
-            positions=positions,
             isolated=self._suspects.isolated,
-            loads_before=generations.loads_before,
-            is_start_known=generations.is_start_known,
-            is_resumed=self._is_resumed and not generations.num_sessions,
+            is_resumed=self._is_resumed,
         )
 
     def rank_standing(self, rank: int) -> RankStanding:
@@ -296,62 +296,9 @@ class Coordinator:
         self._course.begin(planner)
         return [*self._handout.rewind(self.generations.generation), *self._told_to_hosts(), *self._go_on()]
 
-    def _admit(self, at: RankStanding) -> list[Command]:
-        """Take where a rank stands; return what tells the others if the run goes on from there."""
-        course, generations = self._course, self.generations
-        brings = brings_the_run(
-            at,
-            generations,
-            course.history,
-            next_step=self.next_step,
-            is_survived=self._is_born_again and not self._is_resumed,
-            depth=self._depth,
-        )
-        if at.progress is None or at.generation < generations.generation:
-            return []
-        if not brings:
-            if not generations.is_start_known:
-                generations.reach_back(at.next_step)
-            if at.next_step >= generations.first_step:
-                course.history.learn(at.rank, at.next_step, at.progress)
-            return []
-        is_newer = at.generation > generations.generation
-        planner = self._new_planner(at.progress)
-        generations.adopt(at)
-        self._edits.begin(() if is_newer else self._edits.durable)
-        course.begin(planner)
-        return [
-            *self._handout.rewind(generations.generation),
-            *self._refusals(),
-            *self._told_to_hosts(),
-            Warn(f"the run goes on at step {at.next_step} of generation {at.generation}, where rank {at.rank} stands"),
-        ]
-
-    def _seat(self, at: RankStanding) -> list[Command]:
-        """Take a rank for connected that another planner connected; one that cannot be of this run is refused."""
-        try:
-            commands = self._admit(at)
-            self.generations.seat(at)
-        except StateError as error:
-            name = self.generations.group_of(at.rank)
-            return [] if name is None else [Refuse(name, at.generation, at.rank, at.session, error)]
-        self._stir(at.rank)
-        return commands + self._refusals(at.rank)
-
-    def _refusals(self, rank: int | None = None, *, constructor: str | None = None) -> list[Command]:
-        """Return what has ranks refused that must load first: all, one, or those of one constructor."""
-        generations, refused = self.generations, []
-        for held, session in generations.held():
-            name = generations.group_of(held)
-            if name is not None and rank in (None, held) and constructor in (None, name):
-                refused.append(Refuse(name, generations.generation, held, session, generations.refusal(held)))
-        return list(refused)
-
     def _replicate(self) -> Replicate:
         """Return what has loader hosts keep how the generation began: where ranks stand they say themselves."""
-        standing = self.standing()
-        ranks = tuple(replace(rank, session=0) for rank in standing.ranks)
-        return Replicate(replace(standing, ranks=ranks, positions={}))
+        return replica_of(self.standing())
 
     def _told_to_hosts(self) -> list[Command]:
         """Return what a loader host must know that was told nothing."""
@@ -367,13 +314,16 @@ class Coordinator:
         match event:
             case RowsExamined(tables=tables):
                 for table in tables:
-                    self._course.planning.arrive(table)
+                    self._course.arrive(table)
             case StepAsked(rank=rank, session=session, generation=generation, step=step):
                 if self.generations.speaks(rank, session, generation):
                     self.generations.asks(rank, session, step)
                     self._stir(rank)
             case RanksStand(ranks=ranks):
-                return [command for stands in ranks for command in self._seat(stands)]
+                commands = [command for stands in ranks for command in self._door.seat(stands)]
+                for stands in ranks:
+                    self._stir(stands.rank)
+                return self._replicated(commands)
             case BytesHeld(constructor=name, nbytes=nbytes):
                 self._handout.hold(name, nbytes)
             case HostLost(host=host):
@@ -385,13 +335,11 @@ class Coordinator:
             case ConstructorLost(constructor=name):
                 self._handout.lose(name)
             case ConstructorJoined(constructor=name):
-                return [*self._handout.join(name, self.generations.generation), *self._refusals(constructor=name)]
+                return [*self._handout.join(name, self.generations.generation), *self._door.refusals(constructor=name)]
             case RowsEnded(rows=rows):
                 return self._replicated(incidents.rows_ended(rows))
             case RowKilled(source=source, ordinal=ordinal, how=how):
                 return self._replicated(incidents.row_killed(source, ordinal, how))
-            case EditAsked(edit=edit):
-                return self._replicated([incidents.edit(edit, move_late=True)[1]])
             case Journalled(through=through):
                 return incidents.journalled(through)
             case NotJournalled(number=number, error=error):
@@ -404,7 +352,9 @@ class Coordinator:
         return []
 
     def _replicated(self, commands: list[Command]) -> list[Command]:
-        """Return commands, with what has copies made of what they change."""
+        """Return commands, with what has loader hosts keep what they change."""
+        if any(isinstance(command, Rewind) for command in commands):
+            return [*commands, *self._told_to_hosts()]
         changes = any(isinstance(command, Journal | Isolate) for command in commands)
         return [*commands, self._replicate()] if changes else commands
 

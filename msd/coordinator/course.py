@@ -14,6 +14,7 @@ from msd.coordinator.planning import Planning
 from msd.core.journal import Edit
 from msd.core.order import SourceOrder
 from msd.core.plan import StepPlan
+from msd.core.sample import MetaTable
 from msd.core.state import StateDict
 from msd.planner.planner import Planner
 
@@ -69,8 +70,15 @@ class Course:
         self.history = History(self._generations.first_step, start.state_dict(), positions)
         self.planning = Planning(self._lane_at, self.history, self._lane(start))
         self.recalled = -1
+        self._asked_of: dict[RowRequest, set[str]] = {}
+        """Hosts that were asked for rows which have not arrived: owners may have changed since."""
         self._released: dict[str, int] = {}
         self._released_through = self._followed_through = self._generations.first_step - 1
+
+    def arrive(self, table: MetaTable) -> None:
+        """Take metadata, in any order, perhaps twice."""
+        self._asked_of.pop(RowRequest(table.source, table.start, table.num_rows), None)
+        self.planning.arrive(table)
 
     @property
     def waits_for(self) -> str | None:
@@ -112,6 +120,8 @@ class Course:
         """Note that a host is gone: what it owed is asked of others, and its steps are assigned with other owners."""
         if host in self._hosts.placement.alive:
             self.ask_host_again(host)
+            for asked in self._asked_of.values():
+                asked.discard(host)
         if self._hosts.lose(host):
             self._handout.move()
 
@@ -120,17 +130,13 @@ class Course:
         if host in self._hosts.all:
             # Another process of one that nobody said was lost.
             self.lose_host(host)
-        orphaned_by = self._hosts.orphaned_by
-        if orphaned_by is not None:
-            self.ask_host_again(orphaned_by)
         if self._hosts.join(host, is_shadow=is_shadow):
             self._handout.move()
         return self._follow(host) if host in self._hosts.shadows else []
 
     def ask_host_again(self, host: str) -> None:
-        """Ask once more for what a host owes."""
-        placement = self._hosts.placement
-        self.planning.ask_again(lambda request: placement.host_of(self.orders[request.source], request.start) == host)
+        """Ask once more for what a host owes, of whoever owns it now."""
+        self.planning.ask_again(lambda request: host in self._asked_of.get(request, ()))
 
     def ask_row_again(self, source: str, ordinal: int) -> None:
         """Ask once more for what is owed of a row."""
@@ -197,6 +203,7 @@ class Course:
         placement = self._hosts.placement
         partition = placement.partition_of(self.orders[request.source], request.start)
         host = placement.hosts[request.source][partition]
+        self._asked_of.setdefault(request, set()).add(host)
         return Examine(host, request.source, partition, request.start, request.num_rows)
 
     def _plan_to_hand_out(self, step: int) -> StepPlan | None:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from msd.coordinator.standing import RankStanding
-from msd.core.journal import Edit
 from msd.core.sample import MetaTable
 
 
@@ -71,13 +70,6 @@ class RowKilled:
 
 
 @dataclass(frozen=True, slots=True)
-class EditAsked:
-    """Somebody wants an edit to take effect. Refused by an error of the method that asked, never here."""
-
-    edit: Edit
-
-
-@dataclass(frozen=True, slots=True)
 class Journalled:
     """Edits are durable up to a number; see `commands.Journal`."""
 
@@ -140,7 +132,6 @@ Event = (
     | ConstructorJoined
     | RowsEnded
     | RowKilled
-    | EditAsked
     | Journalled
     | NotJournalled
     | TimePassed

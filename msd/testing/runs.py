@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msd.coordinator import Coordinator, deal
-from msd.coordinator.commands import Command, Examine
-from msd.coordinator.events import RowsExamined
+from msd.coordinator import Coordinator, StallTerms, Standing, deal
+from msd.coordinator.commands import Command, Examine, Journal
+from msd.coordinator.events import Event, Journalled, RowsExamined
 from msd.core.order import SourceOrder
 from msd.core.state import StateDict
 from msd.planner.planner import Planner
@@ -29,6 +29,8 @@ class MadeUpRun:
         depth: int = 3,
         share_bytes: int = 1 << 20,
         held_bytes: int = 1 << 20,
+        shadows: Sequence[str] = (),
+        stalls: Mapping[str, StallTerms] | None = None,
         **settings: Any,
     ) -> None:
         """Make the coordinator, which has decided nothing yet.
@@ -42,22 +44,31 @@ class MadeUpRun:
             depth: Of the coordinator, as `share_bytes` and `held_bytes`.
             share_bytes: See there.
             held_bytes: See there.
+            shadows: See there.
+            stalls: See there.
             **settings: Of `msd.testing.tables.settings_of`.
         """
         self.sources = sources
         self.settings = settings_of(sources, **settings)
         self._new = planner
-        totals = {terms.name: terms.total_ordinals for terms in self.settings.sources}
-        self.coordinator = Coordinator(
-            new_planner=self.new_planner,
-            orders={name: _order(name, len(rows)) for name, rows in sources.items()},
-            totals=totals,
-            placement=deal(dict.fromkeys(sources, partitions), hosts),
-            constructors=constructors,
-            depth=depth,
-            share_bytes=share_bytes,
-            held_bytes=held_bytes,
-        )
+        self._options: dict[str, Any] = {
+            "new_planner": self.new_planner,
+            "orders": {name: _order(name, len(rows)) for name, rows in sources.items()},
+            "totals": {terms.name: terms.total_ordinals for terms in self.settings.sources},
+            "placement": deal(dict.fromkeys(sources, partitions), hosts),
+            "constructors": constructors,
+            "depth": depth,
+            "share_bytes": share_bytes,
+            "held_bytes": held_bytes,
+            "shadows": shadows,
+            "stalls": stalls,
+        }
+        self.coordinator = Coordinator(**self._options)
+
+    def born_again(self, standing: Standing | None, **changes: Any) -> Coordinator:
+        """Return another coordinator of the same run, which is given a standing, and drive it from now on."""
+        self.coordinator = Coordinator(**{**self._options, **changes, "standing": standing})
+        return self.coordinator
 
     def new_planner(self, state: StateDict | None) -> Planner:
         """Return a planner at a saved progress, or before the first step."""
@@ -73,12 +84,16 @@ class MadeUpRun:
         return RowsExamined(command.host, (table_of(command.source, command.start, chosen),))
 
     def settle(self, commands: Iterable[Command]) -> list[Command]:
-        """Answer what is asked until nothing is asked any more; return all commands met, `Examine` left out."""
+        """Answer what is asked until nothing is asked any more; return all commands met, `Examine` left out.
+
+        What is to be journalled is journalled.
+        """
         met: list[Command] = []
         waiting = list(commands)
         while waiting:
             met += [command for command in waiting if not isinstance(command, Examine)]
-            answers = [self.answer(command) for command in waiting if isinstance(command, Examine)]
+            answers: list[Event] = [self.answer(command) for command in waiting if isinstance(command, Examine)]
+            answers += [Journalled(command.number) for command in waiting if isinstance(command, Journal)]
             waiting = self.coordinator.handle_all(answers) if answers else []
         return met
 

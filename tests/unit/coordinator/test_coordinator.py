@@ -1,56 +1,14 @@
 from itertools import chain
 
 import pytest
+from driven_ranks import SOURCES, Ranks, make, of_kind
 
 from msd.coordinator import RankStanding
 from msd.coordinator.commands import Assign, Drop, Examine, Fail, Finish, Planned, Release, Rewind
 from msd.coordinator.events import BytesHeld, HostLost, HostSilent, RunFailed, StepAsked, TimePassed
-from msd.core.mesh import Mesh
 from msd.core.state import canonical_json
 from msd.errors import EngineError, StateError
-from msd.testing.runs import MadeUpRun
-from msd.testing.tables import feed_of, row, steps_of
-
-SOURCES = {"web": [row(20), row(31), row(5)] * 30, "books": [row(50)] * 40}
-
-
-def make(constructors=None, **changes) -> MadeUpRun:
-    constructors = {"c0": (0,), "c1": (1,)} if constructors is None else constructors
-    return MadeUpRun(SOURCES, constructors, **{"mesh": Mesh.of(dp=2), **changes})
-
-
-class Ranks:
-    """Two connected ranks that ask in turn."""
-
-    def __init__(self, run: MadeUpRun, ranks=(0, 1)) -> None:
-        self.run = run
-        self.met = run.settle(run.coordinator.begin())
-        self.sessions = {}
-        for rank in ranks:
-            self.connect(rank)
-
-    def connect(self, rank: int, at=None) -> list:
-        self.sessions[rank], commands = self.run.coordinator.connect(rank, at)
-        return self._note(commands)
-
-    def asks(self, rank: int, step: int) -> list:
-        generation = self.run.coordinator.generations.generation
-        return self._note(self.run.coordinator.handle(StepAsked(rank, self.sessions[rank], generation, step)))
-
-    def leaves(self, rank: int) -> list:
-        return self._note(self.run.coordinator.disconnect(rank, self.sessions.pop(rank)))
-
-    def _note(self, commands) -> list:
-        met = self.run.settle(commands)
-        self.met += met
-        return met
-
-    def assigned(self, constructor: str) -> list[int]:
-        return [c.plan.step for c in self.met if isinstance(c, Assign) and c.constructor == constructor]
-
-
-def of_kind(kind, commands) -> list:
-    return [command for command in commands if isinstance(command, kind)]
+from msd.testing.tables import feed_of, steps_of
 
 
 def test_before_a_rank_came_the_first_steps_are_planned_and_handed_out():

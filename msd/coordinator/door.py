@@ -1,0 +1,104 @@
+"""Where ranks come in: those that say where they stand go on from there, or bring the run there, or are refused."""
+
+from collections.abc import Callable
+
+from msd.coordinator.admission import brings_the_run
+from msd.coordinator.commands import Command, Refuse, Warn
+from msd.coordinator.course import Course
+from msd.coordinator.edits import Edits
+from msd.coordinator.generations import Generations
+from msd.coordinator.handout import Handout
+from msd.coordinator.standing import RankStanding
+from msd.core.state import StateDict
+from msd.errors import StateError
+from msd.planner.planner import Planner
+
+
+class Door:
+    """Takes in ranks; `Course.go_on` is called after."""
+
+    def __init__(
+        self,
+        *,
+        new_planner: Callable[[StateDict | None], Planner],
+        generations: Generations,
+        course: Course,
+        handout: Handout,
+        edits: Edits,
+        depth: int,
+        is_survived: bool,
+    ) -> None:
+        """Take the parts that are looked at and changed.
+
+        Args:
+            new_planner: Returns a planner at a saved progress, or before the first step.
+            generations: Where ranks stand.
+            course: Goes on from where a rank brings the run.
+            handout: What constructors were told.
+            edits: The journal.
+            depth: Steps that a rank can be ahead of another.
+            is_survived: Whether survivors said how the generation began: ranks may stand ahead of what is planned.
+        """
+        self._new_planner = new_planner
+        self._generations = generations
+        self._course = course
+        self._handout = handout
+        self._edits = edits
+        self._depth = depth
+        self._is_survived = is_survived
+
+    def admit(self, at: RankStanding) -> list[Command]:
+        """Take where a rank stands; return what tells constructors and people if the run goes on from there.
+
+        Raises:
+            StateError: If this run cannot have brought it there.
+        """
+        course, generations = self._course, self._generations
+        brings = brings_the_run(
+            at,
+            generations,
+            course.history,
+            next_step=course.planning.main.step,
+            is_survived=self._is_survived,
+            depth=self._depth,
+        )
+        if at.progress is None or at.generation < generations.generation:
+            return []
+        if brings:
+            return self._go_there(at, self._new_planner(at.progress))
+        if not generations.is_start_known:
+            generations.reach_back(at.next_step)
+        course.history.learn(at.rank, at.next_step, at.progress)
+        return []
+
+    def seat(self, at: RankStanding) -> list[Command]:
+        """Take a rank for connected that another planner connected; one that cannot be of this run is refused."""
+        try:
+            commands = self.admit(at)
+            self._generations.seat(at)
+        except StateError as error:
+            name = self._generations.group_of(at.rank)
+            return [] if name is None else [Refuse(name, at.generation, at.rank, at.session, error)]
+        return commands + self.refusals(at.rank)
+
+    def refusals(self, rank: int | None = None, *, constructor: str | None = None) -> list[Command]:
+        """Return what has ranks refused that must load first: all, one, or those of one constructor."""
+        generations, refused = self._generations, []
+        for held, session in generations.held():
+            name = generations.group_of(held)
+            if name is not None and rank in (None, held) and constructor in (None, name):
+                refused.append(Refuse(name, generations.generation, held, session, generations.refusal(held)))
+        return list(refused)
+
+    def _go_there(self, at: RankStanding, planner: Planner) -> list[Command]:
+        generations = self._generations
+        is_newer = at.generation > generations.generation
+        generations.adopt(at)
+        if is_newer:
+            self._edits.begin()
+        self._course.begin(planner)
+        return [
+            *self._handout.rewind(generations.generation),
+            *self.refusals(),
+            Warn(f"the run goes on at step {at.next_step} of generation {at.generation}, where rank {at.rank} stands"),
+        ]
