@@ -1,4 +1,4 @@
-"""Ranks of a run that is disturbed: threads of this process, or programs that are started again from their own state.
+"""Ranks of a run that is disturbed: threads of this process, or programs that a trainer starts again together.
 
 As a program: python fault_ranks.py ADDRESS RANK STEPS PACE_S FOLDER
 """
@@ -18,6 +18,7 @@ from msd.client import RankClient
 from msd.testing.scenarios import digest
 
 DEADLINE_S = 60.0
+CHOSEN = "chosen.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,25 +106,38 @@ def read_taken(path: Path) -> list[Taken]:
 
 
 def main() -> None:
-    """Go on from the state that lies in the folder, if one does; keep the state after each step."""
+    """Load the state that the trainer chose, if it chose one; keep the state after each step."""
     address, rank, steps, pace_s, folder = sys.argv[1], *map(int, sys.argv[2:4]), float(sys.argv[4]), Path(sys.argv[5])
-    state = folder / f"state-{rank}.json"
+    chosen, states = folder / CHOSEN, folder / f"states-{rank}"
+    states.mkdir(exist_ok=True)
     with (
         msd.connect(address, rank=rank, deadline_s=DEADLINE_S) as client,
         (folder / f"rank-{rank}.jsonl").open("a") as out,
     ):
-        if state.exists():
+        if chosen.exists():
             out.write("\n")  # What a kill cut off ends here.
-            client.load_state_dict(json.loads(state.read_text()))
+            client.load_state_dict(json.loads(chosen.read_text()))
 
         def keep(taken: Taken) -> None:
             out.write(json.dumps(asdict(taken)) + "\n")
             out.flush()
-            whole = state.with_suffix(".tmp")
-            whole.write_text(json.dumps(client.state_dict()))
-            os.replace(whole, state)
+            write_whole(states / f"{taken.step:08d}.json", json.dumps(client.state_dict()))
 
         take(client, steps, pace_s, keep, is_over=threading.Event())
+
+
+def choose(folder: Path, ranks: int) -> None:
+    """Choose the state that all ranks load when they start again: of the last step that each of them kept."""
+    kept = [{path.name for path in (folder / f"states-{rank}").glob("*.json")} for rank in range(ranks)]
+    if common := set.intersection(*kept):
+        write_whole(folder / CHOSEN, (folder / "states-0" / max(common)).read_text())
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is there as a whole or not at all."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(text)
+    os.replace(partial, path)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from fault_outcome import Outcome, Struck
-from fault_ranks import ThreadRank
+from fault_ranks import ThreadRank, choose
 from fault_schedule import Fault
 from fault_services import ProgramRank, Service, command_of, is_alive, listens, worker_name
 from processes import Start, descendants, programs, wait_until
@@ -171,12 +171,24 @@ class FaultyRun:
             self._paused.remove((due, pid))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
+        self._restart_ranks()
         for service in self.services.values():
             service.tick()
             if service.pid is not None:
                 self._seen.add(service.pid)
         if self.serve.pid is not None:
             self._seen |= descendants(self.serve.pid)
+
+    def _restart_ranks(self) -> None:
+        """Where one rank was lost end the others too, as torchrun does, and have all of them load the same state."""
+        programs = [rank for rank in self.ranks if isinstance(rank, ProgramRank)]
+        if not any(rank.is_lost for rank in programs):
+            return
+        for rank in programs:
+            if rank.service.program is not None:
+                rank.service.program.kill()
+            rank.service.is_wanted = True
+        choose(self._folder, len(programs))
 
     def _end(self, outcome: Outcome) -> None:
         """End the programs as a service manager does, the run first, and look at what stays."""

@@ -43,7 +43,7 @@ class Service:
 
 
 class ProgramRank:
-    """A rank that is a service: killed, it goes on from its own state."""
+    """A rank that is a service: when one is killed, all are started again from a state that they have in common."""
 
     def __init__(self, service: Service, out: Path, rank: int) -> None:
         self.service, self.rank, self._out = service, rank, out
@@ -73,7 +73,14 @@ class ProgramRank:
                         self._next_step = max(self._next_step, json.loads(line)["step"] + 1)
         return self._next_step
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it ended otherwise than by having taken all."""
+        program = self.service.program
+        return program is not None and program.process.poll() not in (None, 0)
+
     def end(self) -> None:
+        """Have it not started again."""
         self.service.is_wanted = False
 
 
