@@ -127,7 +127,7 @@ class Planner:
         Raises:
             BadSampleRateError: If a source fails too often.
             SourceError: If an epoch of a source gives no sample.
-            EngineError: If a source with `on_exhausted: error` ends.
+            EngineError: If a source with `on_exhausted: error` ends, or every source that has a weight is suspended.
             InputError: If every source that has a weight is empty, or a sample fits no sequence.
             PlanError: If a strategy or a cost function breaks a rule of plans.
         """

@@ -189,6 +189,14 @@ def test_weights_that_are_set_replace_those_of_feedback_until_it_is_asked_next()
     assert [drawn(plan) for plan in plans] == [{"c": 6}] * 3 + [{"a": 3, "b": 3}] * 3 + [{"c": 6}] * 2
 
 
+def test_feedback_is_not_asked_while_a_ramp_goes_on():
+    feedback = FeedbackConfig(function=lambda shares, losses, step: {"c": 1}, every=1)
+    planner = Planner(settings(mixture=MixtureConfig(unit="samples", feedback=feedback)))
+    planner.report({"a": 1.0}, at_step=0)
+    plans = planned(planner.settings, MADE, [SetWeights(at_step=1, weights={"a": 1}, ramp=3)], 6, planner)
+    assert [drawn(plan).get("a", 0) for plan in plans] == [0, 0, 2, 4, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("edit", "said"),
     [

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from msd.core.journal import Resume, SetWeights, SkipRows, SkipSteps, Suspend
 from msd.errors import MsdError, StateError
 from msd.planner.config import BatchStageConfig
 from msd.planner.planner import Planner
@@ -20,8 +21,11 @@ def chosen(packing="best_fit", **changes):
     )
 
 
-def state_after(steps, settings):
-    plans = steps_of(Planner(settings), feed_of(MADE, settings))
+def state_after(steps, settings, edits=()):
+    planner = Planner(settings)
+    for edit in edits:
+        planner.apply(edit)
+    plans = steps_of(planner, feed_of(MADE, settings))
     return json.loads(json.dumps([plan.progress for _, plan in zip(range(steps), plans, strict=False)][-1]))
 
 
@@ -64,6 +68,51 @@ def test_any_value_that_is_changed_is_refused_or_goes_on(packing, batch):
                 said.append((type(error), "\n" in str(error)))
     assert not any(is_long for _, is_long in said)
     assert sum(kind is StateError for kind, _ in said) > 500
+
+
+EDITS = [
+    Suspend(at_step=1, source="b", reason="slow"),
+    SkipRows(at_step=1, source="a", first=60, last=62, reason="killed", how="SIGSEGV"),
+    SetWeights(at_step=2, weights={"a": 1}, ramp=5),
+    Resume(at_step=4, source="b"),
+    SkipSteps(at_step=9, count=2),
+]
+
+
+def test_an_edit_that_is_changed_is_refused_or_goes_on():
+    settings = chosen()
+    state = state_after(3, settings, EDITS)
+    said = []
+    for key in ("edits", "pending", "ramp_from"):
+        for path in leaves(state[key], (key,)):
+            for junk in JUNK:
+                planner = Planner(settings)
+                try:
+                    planner.load_state_dict(changed(state, path, junk))
+                    next(steps_of(planner, feed_of(MADE, settings)), None)
+                except MsdError as error:
+                    said.append((type(error), "\n" in str(error)))
+    assert not any(is_long for _, is_long in said)
+    assert sum(kind is StateError for kind, _ in said) > 150
+
+
+@pytest.mark.parametrize(
+    ("path", "junk", "said"),
+    [
+        (("edits", 0, "source"), "c", r"suspend: there is no source 'c'"),
+        (("edits", 0, "at_step"), 3, r"state\.edits cannot be Suspend\(at_step=3"),
+        (("edits", 0, "edit"), "resume", r"journal is damaged .*unknown field `reason`"),
+        (("edits", 1, "last"), 59, r"skip_rows: first and last are ordinals"),
+        (("pending", 0, "at_step"), 2, r"state\.pending cannot be Resume\(at_step=2"),
+        (("pending", 1, "count"), 0, r"skip_steps: count must lie in"),
+        (("ramp_from", "c"), 0.5, r"state\.ramp_from cannot be"),
+        (("ramp_from",), -1, r"Expected `object \| null`, got `int`"),
+    ],
+)
+def test_what_is_wrong_with_an_edit_of_a_state_is_named(path, junk, said):
+    settings = chosen()
+    with pytest.raises(StateError, match=said):
+        Planner(settings).load_state_dict(changed(state_after(3, settings, EDITS), path, junk))
 
 
 @pytest.mark.parametrize(
