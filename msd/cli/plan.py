@@ -57,7 +57,7 @@ def plan(
     from msd.runtime.base import check_supported
 
     config = read_config(config_path, overrides, sets)
-    check_supported(config, has_checkpoint=True)
+    check_supported(config)
     if mesh is not None:
         config = config.on_mesh(_mesh_sizes(mesh))
     asked = None if explain is None else Asked(explain)

@@ -69,7 +69,7 @@ def validate(
     from msd.runtime.base import check_supported
 
     config = read_config(config_path, overrides, sets)
-    check_supported(config, has_checkpoint=True)
+    check_supported(config)
     checks, general = _checked(config, rows)
     remarks = list(_remarks(checks, config))
     problems = [check.problem for check in checks if check.problem is not None] + general

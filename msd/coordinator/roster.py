@@ -177,7 +177,8 @@ class Roster:
         self._hosts: dict[str, _Post] = {}
         self._epochs: dict[str, int] = {}
         self._losses: dict[str, deque[tuple[float, str]]] = {}
-        self._killed: set[str] = set()
+        self._killed: dict[str, str] = {}
+        """Names of processes that were told to end, and why."""
         self._has_given_up = False
 
     def begin(self, constructors: Sequence[str], workers: Iterable[Worker]) -> list[Fill]:
@@ -238,6 +239,11 @@ class Roster:
         return next((worker.address for worker in self._workers.values() if worker.name == name), None)
 
     @property
+    def num_constructing(self) -> int:
+        """Workers that may hold constructors."""
+        return len(split(self._sorted())[0])
+
+    @property
     def next_term(self) -> int:
         """Of the planner that is made next."""
         return self._epochs.get(PLANNER, 0) + 1
@@ -246,7 +252,7 @@ class Roster:
         match event:
             case WorkerCame(worker=worker):
                 self._workers[worker.address] = worker
-                self._killed.discard(worker.name)
+                self._killed.pop(worker.name, None)
                 return []
             case WorkerLost(address=address, how=how):
                 return self._lose_worker(address, how, now_s)
@@ -271,7 +277,7 @@ class Roster:
         if worker is None:
             return []
         self._frozen.discard(address)
-        self._killed.discard(worker.name)
+        how = self._killed.pop(worker.name, how)
         held = [post for post in (*self._fixed, *self._hosts.values()) if post.worker == worker]
         if not held:
             self._count(worker.name, how, now_s)
@@ -288,7 +294,7 @@ class Roster:
                 self._frozen.add(post.worker.address)
             return []
         if post.worker.name in self._own:
-            return self._kill(post)
+            return self._kill(post, self._silence_s)
         # Not ours to kill: what is there is not listened to any more, and comes to its end when it is told.
         self._frozen.add(post.worker.address)
         return [self._vacate(post, f"no answer for {self._silence_s:g} s", now_s)]
@@ -297,34 +303,37 @@ class Roster:
         if post.silent_since is None or post.worker is None or post.worker.name not in self._own:
             return []
         is_over = now_s - post.silent_since >= (SLOW_HOST - 1) * self._silence_s
-        return self._kill(post) if is_over else []
+        return self._kill(post, SLOW_HOST * self._silence_s) if is_over else []
 
-    def _kill(self, post: _Post) -> list[Command]:
+    def _kill(self, post: _Post, patience_s: float) -> list[Command]:
         assert post.worker is not None
         if post.worker.name in self._killed:
             return []
-        self._killed.add(post.worker.name)
-        return [KillWorker(post.worker.name, f"{post.name} did not answer")]
+        why = self._killed[post.worker.name] = f"{post.name} gave no answer for {patience_s:g} s"
+        return [KillWorker(post.worker.name, why)]
 
     def _refill(self, now_s: float) -> list[Command]:
-        commands: list[Command] = []
-        for post in self._fixed:
-            if post.worker is not None:
-                continue
-            worker = self._worker_for(post, now_s)
-            if worker is not None:
-                commands.append(self._fill(post, worker))
-            elif now_s - post.vacant_since > self._deadline_s:
-                return self._give_up(
-                    f"{post.name} is gone and no Dask worker came within {self._deadline_s:g} s to take its place; "
-                    "start one with `dask worker`, then the run again"
-                )
+        """Return what to do about posts that nobody holds; hosts come before the planner, who could not do a thing."""
+        commands = [fill for post in self._fixed if post.kind == "constructor" for fill in self._taken(post, now_s)]
         for worker in self._sorted():
             if self._num_live_hosts() >= self._num_hosts + self._num_shadows:
                 break
             if _loads(worker) and worker.address not in self._frozen and not self._load_of(worker):
                 commands.append(self._host_at(worker))
+        if self._hosts:
+            commands += [fill for post in self._fixed if post.kind == PLANNER for fill in self._taken(post, now_s)]
+        for post in self._fixed:
+            if post.worker is None and now_s - post.vacant_since > self._deadline_s:
+                return self._give_up(
+                    f"{post.name} is gone and no Dask worker came within {self._deadline_s:g} s to take its place; "
+                    "start one with `dask worker`, then the run again"
+                )
         return commands
+
+    def _taken(self, post: _Post, now_s: float) -> list[Command]:
+        """Return who is to hold a post, if nobody does and there is somebody for it."""
+        worker = self._worker_for(post, now_s) if post.worker is None else None
+        return [] if worker is None else [self._fill(post, worker)]
 
     def _worker_for(self, post: _Post, now_s: float) -> Worker | None:
         """Return who suits a post: a worker of its kind, else a spare one, in the end any."""

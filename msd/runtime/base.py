@@ -7,6 +7,7 @@ from msd.client import RankClient
 from msd.config import PipelineConfig
 from msd.core.checks import whole_number
 from msd.core.mesh import Mesh
+from msd.core.state import StateDict
 from msd.errors import ConfigError
 
 
@@ -34,6 +35,30 @@ class Engine(Protocol):
 
     def stats(self) -> dict[str, Any]:
         """Return what the run has done so far: JSON-able."""
+        ...
+
+    def save(self) -> str:
+        """Save where the slowest rank stands to the checkpoint, and return the snapshot's name."""
+        ...
+
+    def restore(self, state: StateDict | str, *, force: bool = False) -> None:
+        """Move the run and all its ranks to a saved position, or to a snapshot by its name."""
+        ...
+
+    def skip(self, source: str, first: int, last: int | None = None, *, at_step: int | None = None) -> int:
+        """Pass over rows of a source; return from which step on."""
+        ...
+
+    def skip_steps(self, count: int, *, at_step: int | None = None) -> int:
+        """Draw and drop what the next steps would hold; return from which step on."""
+        ...
+
+    def suspend(self, source: str, *, at_step: int | None = None, reason: str = "") -> int:
+        """Draw from a source no longer; return from which step on."""
+        ...
+
+    def resume_source(self, source: str, *, at_step: int | None = None) -> int:
+        """Draw from a suspended source again; return from which step on."""
         ...
 
     def which(self, step: int) -> list[dict[str, Any]]:
@@ -75,17 +100,10 @@ def step_number(step: Any) -> int:
     return number
 
 
-def check_supported(config: PipelineConfig, *, has_checkpoint: bool = False) -> None:
+def check_supported(config: PipelineConfig) -> None:
     """Raise `ConfigError` for what a configuration may ask for and this release does not have."""
-    if config.checkpoint is not None and not has_checkpoint:
-        raise ConfigError(
-            "checkpoint is not written by this release; set checkpoint: null and keep client.state_dict() with your "
-            "model's checkpoint"
-        )
     if config.mixture.feedback is not None:
         raise ConfigError(
             "mixture.feedback needs reports of the loss, which the engines of this release do not take; leave it out, "
             "or use a schedule"
         )
-    if config.shadows:
-        raise ConfigError("shadows are not started by this release; set shadows: 0")

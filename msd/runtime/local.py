@@ -66,7 +66,7 @@ class LocalEngine(TakesEdits):
             StateError: If it cannot go on from its checkpoint.
             LeaseError: If another run holds that.
         """
-        check_supported(config, has_checkpoint=True)
+        check_supported(config)
         self.config = config
         self.address = f"local://{next(_numbers)}"
         chains = build_chains(config)

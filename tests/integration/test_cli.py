@@ -223,8 +223,8 @@ def test_no_table_is_wider_than_80_columns_or_breaks_a_number(
 def test_plan_refuses_what_this_release_does_not_run_and_warns_of_mixed_tokenizers(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["plan", str(config), "shadows=2"]) == 2
-    assert "shadows: 0" in capsys.readouterr().err
+    assert run(["plan", str(config), "mixture.feedback.function=builtins:max"]) == 2
+    assert "mixture.feedback needs reports of the loss" in capsys.readouterr().err
     other = "sources.docs.transforms.0.tokenizer=bytes"
     assert any("different tokenizers" in note for note in told(capsys, "plan", config, other, "--steps", 1)["notes"])
     assert run(["plan", str(config), other, "--steps", "1"]) == 0
@@ -360,8 +360,8 @@ def test_samples_over_a_limit_are_told(
 
 
 def test_validate_refuses_what_this_release_does_not_run(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["validate", str(config), "shadows=2"]) == 2
-    assert "shadows: 0" in capsys.readouterr().err
+    assert run(["validate", str(config), "mixture.feedback.function=builtins:max"]) == 2
+    assert "mixture.feedback needs reports of the loss" in capsys.readouterr().err
 
 
 def write_rows(path: Path, *, good: int, bad: int = 0) -> None:

@@ -4,14 +4,11 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -22,7 +19,9 @@ from distributed.core import rpc
 from distributed.security import Security
 from distributed.utils import silence_logging_cmgr
 
+from msd.coordinator.roster import Worker, in_order, split
 from msd.errors import ConfigError, DeadlineError, EngineError, how_ended
+from msd.runtime.dask.leftovers import clean, own
 from msd.runtime.dask.preload import FOLDER_VARIABLE
 from msd.runtime.dask.settings import as_set, worker_environment
 
@@ -31,15 +30,6 @@ CONNECT_S = 15.0
 RETRY_S = 5.0
 CLOSE_S = 5.0
 REAPED_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A worker process of the cluster."""
-
-    name: str
-    address: str
-    host: str
 
 
 class Quiet:
@@ -52,12 +42,19 @@ class Quiet:
         if not Quiet._num_wanted:
             for root in ("distributed", "bokeh"):
                 Quiet._silence.enter_context(silence_logging_cmgr(logging.ERROR, root))
+                # What it logs goes to the handlers of the user's root logger, too.
+                self._limit(root, logging.ERROR)
             # A client logs the end of its scheduler as an error, with a traceback.
-            log = logging.getLogger("distributed.client")
-            Quiet._silence.callback(log.setLevel, log.level)
-            log.setLevel(logging.CRITICAL)
+            self._limit("distributed.client", logging.CRITICAL)
+            # And a scheduler that scattered data is lost with the last worker; whoever needs it sends it again.
+            self._limit("distributed.scheduler", logging.CRITICAL)
         Quiet._num_wanted += 1
         self._is_ended = False
+
+    def _limit(self, name: str, level: int) -> None:
+        log = logging.getLogger(name)
+        Quiet._silence.callback(log.setLevel, log.level)
+        log.setLevel(level)
 
     def end(self) -> None:
         """Let the news be heard again if nobody else minds. Ending twice is fine."""
@@ -78,8 +75,14 @@ class EmbeddedCluster:
     def __init__(self, names: list[str]) -> None:
         """Start a scheduler and one worker for each name."""
         self._quiet = Quiet()
+        self.names = tuple(names)
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
+        self._reported: set[int] = set()
+        self._starting = threading.Lock()
+        self._is_closing = False
+        clean()
         self._logs = tempfile.TemporaryDirectory(prefix="msd-")
+        own(Path(self._logs.name))
         with dask.config.set({**as_set(), "temporary-directory": self._logs.name}):
             self._cluster = LocalCluster(
                 n_workers=0,
@@ -139,23 +142,43 @@ class EmbeddedCluster:
                 lines = self._log(name).read_text(errors="replace").strip().splitlines()
                 raise EngineError(f"worker {name} ended with status {worker.returncode}: {' | '.join(lines[-3:])}")
 
-    def ended(self, text: str) -> dict[str, str]:
-        """Return how workers ended that are gone, by name.
+    def how_ended(self, name: str) -> str:
+        """Return how a worker ended that is gone; it may be heard of a moment before its process is."""
+        worker = self._workers[name]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.wait(REAPED_S)
+        status = worker.poll()
+        if status is None:
+            return "it left its scheduler"
+        self._reported.add(worker.pid)
+        return how_ended(status)
 
-        Args:
-            text: What is known already. A worker that it names may be heard of a moment before its process is gone.
-        """
-        deadline = time.monotonic() + REAPED_S
+    def newly_ended(self) -> dict[str, str]:
+        """Return how workers ended that were not asked for yet, by name; each once."""
+        found = {}
         for name, worker in self._workers.items():
-            if name in text:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    worker.wait(max(0.0, deadline - time.monotonic()))
-        return {
-            name: how_ended(status) for name, worker in self._workers.items() if (status := worker.poll()) is not None
-        }
+            status = worker.poll()
+            if status is not None and worker.pid not in self._reported:
+                self._reported.add(worker.pid)
+                found[name] = how_ended(status)
+        return found
+
+    def restart(self, name: str) -> None:
+        """Start a worker anew, in the place of one that is gone or does not come to its end."""
+        self.kill(name)
+        self._workers[name].wait()
+        with self._starting:
+            if not self._is_closing:
+                self._start(name)
+
+    def kill(self, name: str) -> None:
+        """End a worker at once."""
+        self._workers[name].kill()
 
     def close(self) -> None:
         """End workers and scheduler. Closing twice is fine."""
+        with self._starting:
+            self._is_closing = True
         with contextlib.ExitStack() as ending:
             # Each of these happens, also when one before it is interrupted.
             ending.callback(self._quiet.end)
@@ -192,24 +215,24 @@ class EmbeddedCluster:
         self.close()
 
 
-def connect(address: str, *, deadline_s: float) -> Client:
-    """Return a Dask client of a scheduler.
+async def connect(address: str, *, deadline_s: float) -> Client:
+    """Return a Dask client of a scheduler, for the loop that this runs on.
 
     Raises:
         ConfigError: If nothing answers there.
     """
     timeout_s = min(CONNECT_S, deadline_s)
-    # A client waits for ever for something that listens there and is no scheduler; on a thread of its own, since a
-    # notebook's has a loop that runs.
-    with ThreadPoolExecutor(1, thread_name_prefix="msd-probe") as probing:
-        reason = probing.submit(asyncio.run, _why_not(address, timeout_s)).result()
+    # A client waits for ever for something that listens there and is no scheduler.
+    reason = await _why_not(address, timeout_s)
     if reason is not None:
         raise ConfigError(
             f"no Dask scheduler answers at {address!r} ({reason}); start one with `dask scheduler`, or leave "
             "runtime.scheduler out to have a cluster of the run's own"
         )
     with dask.config.set(as_set()):
-        client = Client(address, direct_to_workers=True, set_as_default=False, timeout=timeout_s, name="msd")
+        client = await Client(
+            address, direct_to_workers=True, set_as_default=False, timeout=timeout_s, name="msd", asynchronous=True
+        )
     # A worker that just died refuses connections, and so long would a call to it try again.
     client.rpc.timeout = RETRY_S
     return client
@@ -228,22 +251,10 @@ async def _why_not(address: str, timeout_s: float) -> str | None:
     return None if kind == "Scheduler" else f"it is the address of a {kind.lower()}"
 
 
-def split(found: Sequence[Member]) -> tuple[list[Member], Member, list[Member]]:
-    """Return who constructs, who plans, and who may load.
-
-    Workers that are named `msd-control*` construct and `msd-planner*` plan; on a cluster where none is, the first
-    worker does both and the others load.
-    """
-    control = [member for member in found if member.name.startswith("msd-control")] or list(found[:1])
-    planner = next((member for member in found if member.name.startswith("msd-planner")), control[0])
-    taken = {member.address for member in (*control, planner)}
-    return control, planner, [member for member in found if member.address not in taken]
-
-
-def members(
+async def gathered(
     client: Client, *, at_least: int, loading: int = 0, deadline_s: float, cluster: EmbeddedCluster | None
-) -> list[Member]:
-    """Return the workers of a cluster once there are enough of them, by name.
+) -> list[Worker]:
+    """Return the workers of a cluster once there are enough of them.
 
     Args:
         client: Of its scheduler.
@@ -259,7 +270,7 @@ def members(
     """
     deadline = time.monotonic() + deadline_s
     while True:
-        found = _members(client)
+        found = await workers_of(client)
         may_load = len(split(found)[2]) if found else 0
         if len(found) >= at_least and may_load >= loading:
             return found
@@ -274,17 +285,12 @@ def members(
                 )
             raise ConfigError(
                 f"{wanted}; {came}; start more with `dask worker` (those named msd-control and msd-planner do not "
-                "load), or lower runtime.workers"
+                "load), or lower runtime.workers and shadows"
             )
-        time.sleep(0.02)
+        await asyncio.sleep(0.02)
 
 
-def _members(client: Client) -> list[Member]:
-    workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
-    found = [Member(str(info["name"]), address, str(info["host"])) for address, info in workers.items()]
-    return sorted(found, key=lambda member: _numbered(member.name))
-
-
-def _numbered(name: str) -> list[tuple[int, str]]:
-    """Return what sorts `msd-control-2` before `msd-control-10`."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+async def workers_of(client: Client) -> list[Worker]:
+    """Return the workers that a scheduler knows, by name."""
+    workers: dict[str, Any] = (await client.scheduler.identity(n_workers=-1))["workers"]
+    return in_order(Worker(str(info["name"]), address, str(info["host"])) for address, info in workers.items())

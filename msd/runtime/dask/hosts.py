@@ -5,6 +5,7 @@ What happens every step goes through two calls a host: `advance` (examine these 
 """
 
 import asyncio
+import atexit
 import contextlib
 import os
 import resource
@@ -91,6 +92,8 @@ class LoaderHost:
         self._replica: tuple[tuple[int, int], Wire] | None = None
         """(term, number) of the newest copy of where the run stands, and it."""
         _hosts[run] = self
+        # A process that ends in order leaves no notes of what it had in hand.
+        atexit.register(self._precautions.close)
         _allow_files()
         close_when_released(self)
 
@@ -224,6 +227,7 @@ class LoaderHost:
     def _close(self) -> None:
         self._processes.close()
         self._precautions.close()
+        atexit.unregister(self._precautions.close)
         self._workshop.close()
 
 

@@ -1,4 +1,4 @@
-"""What a run adds to the scheduler: news of lost workers, and a veto on closing workers that hold actors."""
+"""What a run adds to the scheduler: news of workers that come and go, and a veto on closing those with actors."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 LOST_TOPIC = "msd-worker-lost"
+CAME_TOPIC = "msd-worker-came"
 
 
 class RunPlugin(SchedulerPlugin):  # type: ignore[misc]
@@ -17,6 +18,11 @@ class RunPlugin(SchedulerPlugin):  # type: ignore[misc]
     async def start(self, scheduler: Any) -> None:
         """Remember the scheduler."""
         self._scheduler = scheduler
+
+    def add_worker(self, scheduler: Any, worker: str) -> None:
+        """Tell supervisors that a worker is there."""
+        state = scheduler.workers[worker]
+        scheduler.log_event(CAME_TOPIC, {"worker": worker, "name": str(state.name), "host": str(state.host)})
 
     def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
         """Tell everyone who listens that a worker is gone: within about 10 ms of a kill."""

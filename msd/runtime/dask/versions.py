@@ -18,7 +18,7 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in DECIDING}}
 
 
-def check_versions(client: Client, workers: Sequence[str]) -> None:
+async def check_versions(client: Client, workers: Sequence[str]) -> None:
     """Raise `ConfigError` unless every worker has what this process has.
 
     Raises:
@@ -26,7 +26,7 @@ def check_versions(client: Client, workers: Sequence[str]) -> None:
     """
     ours = versions()
     try:
-        theirs: dict[str, dict[str, Any]] = client.run(versions, workers=list(workers))
+        theirs: dict[str, dict[str, Any]] = await client.run(versions, workers=list(workers))
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"a Dask worker has no module {error.name!r}; install msd in the worker's environment"

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -61,27 +62,34 @@ class Program:
 
 @contextlib.contextmanager
 def programs(folder: Path) -> Iterator["Start"]:
-    """Yield a function that starts programs; the end of the block ends them, the last one first."""
-    start = Start(folder)
-    try:
-        yield start
-    finally:
-        for program in reversed(start.started):
-            program.kill()
+    """Yield a function that starts programs; the end of the block ends them, the last one first.
+
+    Their temporary files lie in a folder of their own, with a path that is short enough for sockets: what they leave is
+    seen there, and removed.
+    """
+    with tempfile.TemporaryDirectory(dir="/tmp") as temporary:
+        start = Start(folder, Path(temporary))
+        try:
+            yield start
+        finally:
+            for program in reversed(start.started):
+                program.kill()
 
 
 class Start:
     """Starts Python programs by their arguments."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, temporary: Path) -> None:
         self.folder = folder
+        self.temporary = temporary
         self.started: list[Program] = []
 
     def __call__(
         self, name: str, *command: object, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
     ) -> Program:
         """Start one; `prefix` is a program that starts it elsewhere."""
-        program = Program([str(word) for word in command], self.folder, name, env or {}, prefix)
+        env = {"TMPDIR": str(self.temporary), **(env or {})}
+        program = Program([str(word) for word in command], self.folder, name, env, prefix)
         self.started.append(program)
         return program
 

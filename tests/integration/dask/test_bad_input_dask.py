@@ -1,5 +1,6 @@
 """What users get wrong on a cluster: one readable line each, soon, and nothing left behind."""
 
+import asyncio
 import os
 import socket
 import threading
@@ -9,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import descendants
+from processes import descendants, wait_until
 
 import msd
 from msd.cli.main import run
 from msd.errors import ConfigError, DeadlineError, EngineError
 from msd.runtime.dask import cluster as cluster_module
-from msd.runtime.dask.cluster import EmbeddedCluster, connect, members
+from msd.runtime.dask.cluster import EmbeddedCluster
 from msd.runtime.dask.versions import check_versions, versions
 from msd.testing import scenarios
 
@@ -25,9 +26,7 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster(["msd-control", "msd-loader-0"]) as cluster:
-        client = connect(cluster.address, deadline_s=30)
-        members(client, at_least=2, deadline_s=30, cluster=cluster)
-        client.close()
+        cluster.wait()
         yield cluster
 
 
@@ -74,9 +73,7 @@ def test_something_else_listens_where_the_scheduler_should_be():
 
 
 def test_the_address_of_a_worker_is_not_the_address_of_a_scheduler(cluster):
-    client = connect(cluster.address, deadline_s=20)
-    worker = members(client, at_least=2, deadline_s=20, cluster=cluster)[0].address
-    client.close()
+    worker = min(cluster._cluster.scheduler.workers)
     with pytest.raises(ConfigError, match="it is the address of a worker"):
         msd.start(config(scheduler=worker, deadline_s=5))
 
@@ -92,20 +89,13 @@ def test_too_few_workers_on_a_cluster_that_somebody_else_started(cluster):
 
 def test_too_few_workers_that_load(cluster):
     cluster._start("msd-control-1")
-    client = connect(cluster.address, deadline_s=20)
-    try:
-        members(client, at_least=3, deadline_s=20, cluster=cluster)
-        with pytest.raises(ConfigError, match="2 of them to load; 3 came within 1 s, 1 of them to load"):
-            msd.start(config(scheduler=cluster.address, workers=2, deadline_s=1))
-        process = cluster._workers.pop("msd-control-1")
-        process.terminate()
-        process.wait()
-        deadline = time.monotonic() + 10
-        while len(client.scheduler_info(n_workers=-1)["workers"]) > 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-    finally:
-        client.close()
+    cluster.wait()
+    with pytest.raises(ConfigError, match="2 of them to load; 3 came within 1 s, 1 of them to load"):
+        msd.start(config(scheduler=cluster.address, workers=2, deadline_s=1))
+    process = cluster._workers.pop("msd-control-1")
+    process.terminate()
+    process.wait()
+    wait_until(lambda: len(cluster._cluster.scheduler.workers) == 2, 10, "the worker to leave")
 
 
 class FakeClient:
@@ -114,7 +104,7 @@ class FakeClient:
     def __init__(self, answer: "dict[str, Any] | Exception") -> None:
         self.answer = answer
 
-    def run(self, function: Any, workers: list[str]) -> dict[str, Any]:
+    async def run(self, function: Any, workers: list[str]) -> dict[str, Any]:
         if isinstance(self.answer, Exception):
             raise self.answer
         return dict.fromkeys(workers, self.answer)
@@ -122,13 +112,17 @@ class FakeClient:
 
 def test_a_worker_of_another_version_is_named_with_what_to_install():
     ours = versions()
-    check_versions(FakeClient(ours), ["tcp://a:1"])
+
+    def check(answer: "dict[str, Any] | Exception") -> None:
+        asyncio.run(check_versions(FakeClient(answer), ["tcp://a:1"]))
+
+    check(ours)
     with pytest.raises(ConfigError, match=r"worker tcp://a:1 has numpy 0\.1, this process has .*; install numpy=="):
-        check_versions(FakeClient({**ours, "numpy": "0.1"}), ["tcp://a:1"])
+        check({**ours, "numpy": "0.1"})
     with pytest.raises(ConfigError, match="has pillow not at all"):
-        check_versions(FakeClient({name: found for name, found in ours.items() if name != "pillow"}), ["tcp://a:1"])
+        check({name: found for name, found in ours.items() if name != "pillow"})
     with pytest.raises(ConfigError, match="a Dask worker has no module 'msd'; install msd in the worker's environment"):
-        check_versions(FakeClient(ModuleNotFoundError("No module named 'msd'", name="msd")), ["tcp://a:1"])
+        check(ModuleNotFoundError("No module named 'msd'", name="msd"))
 
 
 def test_a_real_worker_of_another_environment_is_refused_before_anything_starts(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ import msd
 from msd.errors import BadSampleRateError, DeadlineError
 from msd.runtime.dask import calls, constructor, hosts, planner
 from msd.runtime.dask.calls import ActorGone, Ref, call
-from msd.runtime.dask.cluster import EmbeddedCluster, connect, members
+from msd.runtime.dask.cluster import RETRY_S, EmbeddedCluster
 from msd.runtime.dask.plugin import LOST_TOPIC, RunPlugin
 from msd.runtime.dask.preload import MOST_LOG_BYTES
 from msd.runtime.dask.settings import as_set
@@ -58,15 +58,20 @@ class Bench:
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self.cluster = cluster
-        self.client = connect(cluster.address, deadline_s=30)
+        with dask.config.set(as_set()):
+            self.client = Client(cluster.address, direct_to_workers=True, set_as_default=False)
+        self.client.rpc.timeout = RETRY_S
         self.futures: dict[str, Any] = {}
-        self._at = {m.name: m.address for m in members(self.client, at_least=3, deadline_s=30, cluster=cluster)}
+        self._at = self._workers(3)
 
     def start_worker(self, name: str) -> None:
         self.cluster._start(name)
-        wanted = len(self._at) + 1
-        found = members(self.client, at_least=wanted, deadline_s=30, cluster=None)
-        self._at = {member.name: member.address for member in found}
+        self._at = self._workers(len(self._at) + 1)
+
+    def _workers(self, count: int) -> dict[str, str]:
+        """Return addresses by name, once so many are there."""
+        self.client.wait_for_workers(count, timeout=30)
+        return {str(one["name"]): at for at, one in self.client.scheduler_info(n_workers=-1)["workers"].items()}
 
     def kill_worker(self, name: str) -> None:
         process = self.cluster._workers.pop(name)
@@ -182,7 +187,7 @@ def test_the_key_of_a_lost_actor_cannot_be_used_again_so_keys_carry_run_and_epoc
         again.result(timeout=10)
     bench.futures.pop("lost-e1")
     with msd.start(config(bench)) as first, msd.start(config(bench)) as second:
-        keys = [future.key for engine in (first, second) for future in engine._futures]
+        keys = [key for engine in (first, second) for key in engine._supervisor._posts._maker._futures]
     assert len(keys) == len(set(keys))
     assert all(key.startswith("msd-") and key.endswith("-e1") for key in keys)
 
@@ -272,7 +277,8 @@ def test_what_is_called_remotely_is_async_and_takes_no_keywords():
     """A worker has one thread for all sync methods, and Dask takes a keyword `separate_thread` for itself."""
     others = (hosts.LoaderHost, hosts.SourceLoaderActor, constructor.ConstructorActor, planner.PlannerActor)
     targets = {"call": others, "_ask": others, "_ask_planner": others[-1:], "_tell_planner": others[-1:]}
-    asked: dict[str, tuple[type, ...]] = {}
+    said = ("begin", "fail", "ping", "standing", "host_gone", "host_joined", "constructor_gone", "constructor_joined")
+    asked: dict[str, tuple[type, ...]] = dict.fromkeys(said, others)
     for path in Path(calls.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and _name(node.func) in targets:

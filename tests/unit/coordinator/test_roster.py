@@ -177,7 +177,15 @@ def test_without_any_spare_one_a_post_waits_a_while_and_then_takes_whom_there_is
     assert filled(cluster.dies("msd-control")) == {}
     assert filled(cluster.happens(after_s=SILENCE_S / 2)) == {}
     # The least loaded each: two posts go to two workers.
-    assert filled(cluster.happens(after_s=SILENCE_S)) == {"planner": "a", "constructor-0": "b"}
+    assert filled(cluster.happens(after_s=SILENCE_S)) == {"planner": "b", "constructor-0": "a"}
+
+
+def test_a_planner_waits_for_a_host_since_it_could_plan_nothing():
+    cluster = Cluster("msd-control", "a", hosts=1)
+    cluster.dies("a")
+    cluster.dies("msd-control")
+    assert filled(cluster.comes("msd-control")) == {"constructor-0": "msd-control"}
+    assert filled(cluster.comes("b")) == {"b": "b", "planner": "msd-control"}
 
 
 def test_a_process_of_ours_is_waited_for_longer_since_it_is_on_its_way():
@@ -189,9 +197,11 @@ def test_a_process_of_ours_is_waited_for_longer_since_it_is_on_its_way():
 
 def test_a_silent_planner_of_ours_is_killed_once_and_replaced_when_it_is_gone():
     cluster = own()
-    assert cluster.silent("planner") == [KillWorker("msd-control", "planner did not answer")]
+    assert cluster.silent("planner") == [KillWorker("msd-control", "planner gave no answer for 3 s")]
     assert cluster.silent("constructor-0") == []
-    assert vacated(cluster.dies("msd-control")) == ["planner", "constructor-0"]
+    lost = cluster.dies("msd-control", "SIGKILL")
+    assert vacated(lost) == ["planner", "constructor-0"]
+    assert lost[0].how == "planner gave no answer for 3 s"
     assert filled(cluster.comes("msd-control"))["planner"] == "msd-control"
     assert len(cluster.silent("planner")) == 1
 
@@ -210,7 +220,7 @@ def test_a_silent_host_of_ours_is_killed_only_after_long():
     cluster = own()
     assert cluster.silent("msd-loader-0") == []
     assert cluster.happens(after_s=SILENCE_S) == []
-    assert cluster.happens(after_s=SILENCE_S) == [KillWorker("msd-loader-0", "msd-loader-0 did not answer")]
+    assert cluster.happens(after_s=SILENCE_S) == [KillWorker("msd-loader-0", "msd-loader-0 gave no answer for 9 s")]
     assert cluster.happens(after_s=SILENCE_S) == []
 
 
@@ -282,8 +292,9 @@ def test_a_process_that_never_comes_up_ends_the_run_too():
 
 
 def test_a_post_that_nobody_can_hold_ends_the_run_at_the_deadline():
-    cluster = Cluster("msd-control", hosts=0)
+    cluster = Cluster("msd-control", "a", hosts=1)
     cluster.dies("msd-control")
+    cluster.dies("a")
     assert cluster.happens(after_s=DEADLINE_S) == []
     (last,) = cluster.happens(after_s=1.0)
     assert last == GiveUp(
@@ -305,7 +316,9 @@ def test_a_move_to_another_mesh_fills_planner_and_constructors_anew_and_leaves_t
     assert filled(moved) == {
         "planner": "msd-control-0", "constructor-0": "msd-control-0", "constructor-1": "msd-control-1"
     }  # fmt: skip
-    assert [command.epoch for command in moved] == [2, 2, 1]
+    assert {command.post: command.epoch for command in moved} == {
+        "planner": 2, "constructor-0": 2, "constructor-1": 1
+    }  # fmt: skip
 
 
 def test_workers_are_sorted_by_number():

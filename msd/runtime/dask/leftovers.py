@@ -1,0 +1,74 @@
+"""What killed runs of this machine left in the folder for temporary files, and how to tell that they are dead."""
+
+import contextlib
+import os
+import shutil
+import socket
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+OWNER_FILE = "owner"
+SOCKET_AGE_S = 60.0
+"""A socket file that nobody listens at may be one that is being opened, unless it is older than this."""
+
+
+def own(folder: Path) -> None:
+    """Note in a folder that this process owns it."""
+    (folder / OWNER_FILE).write_text(f"{os.getpid()}\n{_life(os.getpid())}\n")
+
+
+def clean() -> list[Path]:
+    """Remove folders and sockets of runs whose processes are dead, never by their names alone; return what went."""
+    removed = []
+    for path in Path(tempfile.gettempdir()).glob("msd-*"):
+        with contextlib.suppress(OSError):
+            if path.is_symlink() or path.stat().st_uid != os.getuid():
+                continue
+            if path.is_dir() and _is_orphaned(path):
+                shutil.rmtree(path, ignore_errors=True)
+                removed.append(path)
+            elif stat.S_ISSOCK(path.stat().st_mode) and _is_deserted(path):
+                path.unlink()
+                removed.append(path)
+    return removed
+
+
+def _is_orphaned(folder: Path) -> bool:
+    """Return whether a folder names an owner of this machine that lives no longer."""
+    try:
+        pid, life = (folder / OWNER_FILE).read_text().splitlines()
+    except (OSError, ValueError):
+        return False
+    # What was started at another time is another process, whatever its number.
+    return bool(life) and _life(int(pid)) != life and _machine() == life.partition(" ")[2]
+
+
+def _is_deserted(path: Path) -> bool:
+    if time.time() - path.stat().st_mtime < SOCKET_AGE_S:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        return False
+
+
+def _life(pid: int) -> str:
+    """Return what no other process has: when it started, on which machine since when; empty if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in ("Z", "X") else f"{fields[19]} {_machine()}"
+
+
+def _machine() -> str:
+    """Return what process numbers are valid in: this machine since it started, and this name space."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""

@@ -1,0 +1,405 @@
+"""What holds each post of a run: made, introduced to the others, taken away again. On the supervisor's loop."""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from distributed import Client
+
+import msd
+from msd.coordinator.placement import Placement, deal
+from msd.coordinator.roster import PLANNER, Fill, Vacate
+from msd.coordinator.standing import Standing, merged
+from msd.core.mesh import Mesh
+from msd.errors import EngineError, MsdError
+from msd.runtime.dask.calls import ActorGone, Ref, call
+from msd.runtime.dask.constructor import ConstructorActor
+from msd.runtime.dask.hosts import LoaderHost, SourceLoaderActor
+from msd.runtime.dask.making import Maker, Run
+from msd.runtime.dask.pinging import Pinging
+from msd.runtime.dask.planner import PlannerActor
+from msd.runtime.dask.registry import Registry, socket_path
+from msd.runtime.dask.standings import standing_from_wire, standing_to_wire
+from msd.runtime.dask.tasks import Tasks
+
+_LOG = logging.getLogger("msd")
+
+HOST_BYTES = 256 << 20
+"""Payload that the loaders of one host hold together."""
+STANDING_S = 1.0
+"""Survivors say within this where the run stands, or are not listened to."""
+
+
+class Posts:
+    """Of one run."""
+
+    def __init__(
+        self,
+        run: Run,
+        registry: Registry,
+        pinging: Pinging,
+        tasks: Tasks,
+        *,
+        listen: str | None,
+        silence_s: float,
+    ) -> None:
+        """Have nobody yet.
+
+        Args:
+            run: What actors are made from.
+            registry: Told where ranks are served.
+            pinging: Told whom to watch.
+            tasks: For what is done beside.
+            listen: Where constructors listen for ranks; None takes the address of their Dask workers.
+            silence_s: Whoever is told something answers within this.
+        """
+        self.run = run
+        self.served: dict[str, tuple[int, ...]] = {}
+        """The ranks of each constructor."""
+        self._registry, self._pinging, self._tasks = registry, pinging, tasks
+        self._listen, self._silence_s = listen, silence_s
+        self._client: Any = None
+        self._maker: Maker | None = None
+        self._held: dict[str, tuple[Fill, Ref]] = {}
+        self._gone: dict[str, asyncio.Event] = {}
+        """By address of a worker."""
+        self._loaders: list[Ref] = []
+        """The actors of single partitions, which decide nothing."""
+        self._copy = run.standing
+        """What the planner said last of where the run stands."""
+        self._journal: Any = None
+        """Of that."""
+        self._told = (0, 0)
+        """(term, number) of the planner's news that was told last."""
+        self.changed = asyncio.Condition()
+
+    def serve(self, num_processes: int) -> None:
+        """Decide which constructor serves which ranks.
+
+        Args:
+            num_processes: That may construct.
+        """
+        config = self.run.config
+        self.served = served_by(config.place, num_processes if config.constructors == "auto" else config.constructors)
+
+    def use(self, client: Client) -> None:
+        """Make actors through a client from now on."""
+        self._client, self._maker = client, Maker(client, self.run.name)
+
+    def ref(self, post: str) -> Ref | None:
+        """Return what holds a post."""
+        held = self._held.get(post)
+        return None if held is None else held[1]
+
+    def names(self, kind: str) -> list[str]:
+        """Return the posts of a kind that are held."""
+        return [post for post, (fill, _) in self._held.items() if fill.kind == kind]
+
+    def note_lost(self, address: str) -> None:
+        """Take that a worker is gone, as soon as that is known: nothing that is being made there is waited for."""
+        self._is_gone(address).set()
+        if self._maker is not None:
+            self._maker.note_lost(address)
+
+    def _is_gone(self, address: str) -> asyncio.Event:
+        return self._gone.setdefault(address, asyncio.Event())
+
+    async def fill(self, fills: Sequence[Fill], *, limit_s: float) -> dict[str, Exception]:
+        """Have workers hold posts; return by post why one does not.
+
+        Args:
+            fills: What the roster decided.
+            limit_s: Seconds in which actors are made.
+        """
+        assert self._maker is not None
+        planner = next((fill for fill in fills if fill.kind == PLANNER), None)
+        standing = self._copy
+        if planner is not None and self._held:
+            standing = await self.standing(planner.epoch)
+        placement = None if planner is None else self._placement(fills)
+        values = [self.run.config, self.run.orders]
+        await self._maker.share(values, [fill.worker.address for fill in fills], deadline_s=limit_s)
+        refs: dict[str, Ref] = {}
+        failed: dict[str, Exception] = {}
+        for fill in fills:
+            try:
+                refs[fill.post] = self._submit(fill, fills, placement, standing)
+            except EngineError as error:
+                failed[fill.post] = error
+        unmade = await self._maker.finish(refs.values(), deadline_s=limit_s)
+        failed |= {post: unmade[ref.key] for post, ref in refs.items() if ref.key in unmade}
+        self._maker.release(refs[post] for post in failed if post in refs)
+        made = [fill for fill in fills if fill.post not in failed]
+        for fill in made:
+            self._held[fill.post] = fill, refs[fill.post]
+        if placement is not None and planner in made and any(fill.kind == "host" for fill in made):
+            unmade = await self._make_loaders(placement, limit_s)
+            # A host makes a loader when it is first asked for rows of it: later these are for people, and may be
+            # missing; at the start one that cannot be made says that its data cannot be read there.
+            failed |= unmade if planner is not None and planner.epoch == 1 else {}
+        failed |= await self._introduce(made)
+        for fill in made:
+            heard = self._heard if fill.kind == PLANNER else None
+            self._pinging.begin(self._client, fill, refs[fill.post], heard)
+        async with self.changed:
+            self.changed.notify_all()
+        return failed
+
+    async def vacate(self, vacated: Vacate) -> None:
+        """Take a holder away and tell the others."""
+        self._pinging.end(vacated.post)
+        held = self._held.pop(vacated.post, None)
+        if vacated.kind == "constructor":
+            self._registry.withdraw(self.served.get(vacated.post, ()), f"{vacated.post}, which is being replaced")
+        if held is None or held[0].epoch != vacated.epoch:
+            return
+        assert self._maker is not None
+        self._maker.release([held[1]])
+        if vacated.kind == "host":
+            self._maker.release(ref for ref in self._loaders if ref.address == held[1].address)
+            self._loaders = [ref for ref in self._loaders if ref.address != held[1].address]
+        if vacated.kind != PLANNER:
+            await self._tell_planner(f"{vacated.kind}_gone", vacated.post, held[1].key, vacated.how)
+
+    async def change(self, run: Run, num_processes: int, error: Exception) -> None:
+        """Let planner and constructors go in order; those that are made next are made from another run's settings.
+
+        Args:
+            run: The same run, on another mesh, and where it goes on.
+            num_processes: That may construct.
+            error: What ranks of the present mesh hear.
+        """
+        assert self._maker is not None
+        ending = [(fill, ref) for fill, ref in self._held.values() if fill.kind != "host"]
+        for fill, _ in ending:
+            self._pinging.end(fill.post)
+            del self._held[fill.post]
+        self._registry.move(run.config.place)
+        # Told why before they close: that they close says only that the run was closed.
+        await self._tell([(ref, "fail", error) for fill, ref in ending if fill.kind == "constructor"])
+        await self._tell([(ref, "close") for _, ref in ending])
+        self._maker.release(ref for _, ref in ending)
+        self._maker.forget_shared()
+        self.run, self._copy = run, run.standing
+        self.serve(num_processes)
+
+    async def standing(self, term: int) -> Standing | None:
+        """Return what all that is left knows of where the run stands; whoever is asked follows `term` from then on."""
+        refs = [ref for fill, ref in self._held.values() if fill.kind != PLANNER]
+        asking = [self._call(ref, "standing", term, deadline_s=STANDING_S) for ref in refs]
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        known = [standing_from_wire(answer) for answer in answers if isinstance(answer, dict)]
+        if self._copy is not None:
+            known.append(self._copy)
+        self._copy = merged(known)
+        return self._copy
+
+    async def fail(self, error: Exception) -> None:
+        """Have every rank hear why the run cannot go on."""
+        self._registry.fail(error)
+        await self._tell_planner("failed", error)
+        await self._tell([(ref, "fail", error) for fill, ref in self._held.values() if fill.kind == "constructor"])
+        async with self.changed:
+            self.changed.notify_all()
+
+    async def close(self, deadline_s: float) -> None:
+        """End actors in order, the last made first: constructors turn ranks away before the planner goes."""
+        if self._client is None or self._client.status != "running":
+            return
+        with contextlib.suppress(OSError, RuntimeError):
+            there = (await self._client.scheduler.identity(n_workers=-1))["workers"]
+            order = {"constructor": 0, PLANNER: 1, "host": 2}
+            held = sorted(self._held.values(), key=lambda one: order[one[0].kind])
+            closing = [
+                call(self._client, ref, "close", deadline_s=deadline_s) for _, ref in held if ref.address in there
+            ]
+            await asyncio.gather(*closing, return_exceptions=True)
+        self.forget()
+
+    def forget(self) -> None:
+        """Let every actor go, without a word to them."""
+        self._pinging.end_all()
+        for name, ranks in self.served.items():
+            self._registry.withdraw(ranks, f"{name}, which is being replaced")
+        self._held.clear()
+        self._loaders.clear()
+        if self._maker is not None:
+            self._maker.release_all()
+
+    # Making.
+
+    def _submit(self, fill: Fill, fills: Sequence[Fill], placement: Placement | None, standing: Standing | None) -> Ref:
+        assert self._maker is not None
+        config, orders = self._maker.shared(fill.worker.address)
+        args: tuple[Any, ...]
+        match fill.kind:
+            case "host":
+                hosts = [held for held, _ in self._held.values() if held.kind == "host"]
+                sharing = Counter(one.worker.host for one in (*hosts, *(f for f in fills if f.kind == "host")))
+                args = (self.run.name, fill.post, config, orders, sharing[fill.worker.host], HOST_BYTES)
+                return self._maker.submit(LoaderHost, f"loader-host {fill.post}", fill.epoch, fill.worker, *args)
+            case "constructor":
+                ranks = self.served[fill.post]
+                args = (self.run.name, fill.post, config, ranks, self.run.identity, self._link(fill))
+                return self._maker.submit(ConstructorActor, fill.post, fill.epoch, fill.worker, *args)
+            case "planner":
+                wire = None if standing is None else standing_to_wire(standing)
+                args = (config, orders, self.run.identity, placement, self.served, fill.epoch, wire)
+                args = (*args, self.run.kept)
+                return self._maker.submit(PlannerActor, PLANNER, fill.epoch, fill.worker, *args)
+
+    def _link(self, fill: Fill) -> dict[str, Any]:
+        return {
+            "token": self.run.token,
+            "version": msd.__version__,
+            "unix": socket_path(self.run.name, list(self.served).index(fill.post), fill.epoch),
+            "host": fill.worker.host if self._listen is None else self._listen,
+            "port": 0,
+        }
+
+    def _placement(self, fills: Sequence[Fill]) -> Placement:
+        """Return a first placement for a planner: partitions dealt to the hosts that do not stand by."""
+        names = self._hosts_in_order(fills)[: self.run.config.runtime.workers]
+        partitions = {name: self._num_loaders(name, len(names)) for name in self.run.config.sources}
+        return deal(partitions, sorted(names))
+
+    def _hosts_in_order(self, fills: Sequence[Fill] = ()) -> list[str]:
+        """Return the loader hosts, those that stand by last."""
+        held = (*(fill for fill, _ in self._held.values()), *fills)
+        return [fill.post for fill in sorted(held, key=lambda one: one.is_shadow) if fill.kind == "host"]
+
+    def _num_loaders(self, source: str, num_hosts: int) -> int:
+        chosen = self.run.config.loaders
+        if isinstance(chosen, dict):
+            return chosen.get(source, 1)
+        if chosen == "auto":
+            # A source with windows enough may be prepared by every host at once; a small one needs no more than one.
+            return max(1, min(num_hosts, self.run.orders[source].windows_per_epoch))
+        return chosen
+
+    async def _make_loaders(self, placement: Placement, limit_s: float) -> dict[str, Exception]:
+        assert self._maker is not None
+        self._loaders = [
+            self._maker.submit(
+                SourceLoaderActor,
+                f"loader {source}/{partition} {host}",
+                self._held[host][0].epoch,
+                self._held[host][0].worker,
+                self.run.name,
+                source,
+                partition,
+            )
+            for source, names in placement.hosts.items()
+            for partition, host in enumerate(names)
+            if host in self._held
+        ]
+        return await self._maker.finish(self._loaders, deadline_s=limit_s)
+
+    # Introducing.
+
+    async def _introduce(self, made: Sequence[Fill]) -> dict[str, Exception]:
+        """Make new holders known to the others; return by post why one does not take part."""
+        planner = self._held.get(PLANNER)
+        if planner is None:
+            return {}  # Whoever plans next is introduced to everybody.
+        hosts = {name: self._held[name][1] for name in self._hosts_in_order()}
+        news = {fill.post for fill in made}
+        everybody = any(fill.kind != "constructor" for fill in made)
+        constructors = {
+            post: ref
+            for post, (fill, ref) in self._held.items()
+            if fill.kind == "constructor" and (everybody or post in news)
+        }
+        begun = await self._tell([(ref, "begin", planner[1], planner[0].epoch, hosts) for ref in constructors.values()])
+        failed: dict[str, Exception] = {}
+        for (post, ref), place in zip(constructors.items(), begun, strict=True):
+            if isinstance(place, Exception):
+                failed |= {post: place} if post in news else {}
+            elif self.ref(post) == ref:
+                self._registry.publish(self.served[post], place)
+        if PLANNER in news:
+            error = await self._begin_planning(planner[1], hosts)
+            return failed if error is None else failed | {PLANNER: error}
+        for fill in made:
+            ref = self._held[fill.post][1]
+            if fill.kind == "constructor":
+                await self._tell_planner("constructor_joined", fill.post, ref)
+            else:
+                await self._tell_planner("host_joined", fill.post, ref, fill.is_shadow)
+        return failed
+
+    async def _begin_planning(self, planner: Ref, hosts: dict[str, Ref]) -> Exception | None:
+        constructors = {post: self._held[post][1] for post in self.names("constructor")}
+        number = self.run.config.runtime.workers
+        loading = dict(list(hosts.items())[:number])
+        (answer,) = await self._tell([(planner, "begin", loading, constructors)])
+        for name in list(hosts)[number:]:
+            await self._tell_planner("host_joined", name, hosts[name], True)
+        return answer if isinstance(answer, Exception) else None
+
+    async def _tell_planner(self, method: str, *args: Any) -> None:
+        planner = self.ref(PLANNER)
+        if planner is not None:
+            # One that does not listen is replaced, and its successor told everything.
+            await self._tell([(planner, method, *args)])
+
+    async def _tell(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return the answers of several at once, errors among them."""
+        assert self._client is not None
+        asking = [self._call(ref, method, *args, deadline_s=max(self._silence_s, 1.0)) for ref, method, *args in calls]
+        return await asyncio.gather(*asking, return_exceptions=True)
+
+    async def _call(self, ref: Ref, method: str, *args: Any, deadline_s: float) -> Any:
+        """Call an actor, and give up as soon as its worker is known to be gone: that is sooner than a call fails."""
+        calling = asyncio.ensure_future(call(self._client, ref, method, *args, deadline_s=deadline_s))
+        losing = asyncio.ensure_future(self._is_gone(ref.address).wait())
+        try:
+            await asyncio.wait({calling, losing}, return_when=asyncio.FIRST_COMPLETED)
+            if not calling.done():
+                raise ActorGone(f"{ref.name} at {ref.address} is gone")
+            return calling.result()
+        finally:
+            losing.cancel()
+            calling.cancel()
+
+    # What the planner says when it is asked whether it is there.
+
+    def _heard(self, answer: dict[str, Any]) -> None:
+        term = int(answer.get("term", 0))
+        for number, text in answer.get("news", ()):
+            if (term, number) > self._told:
+                self._told = (term, number)
+                _LOG.warning("%s", text)
+        if (term, answer.get("journal")) != self._journal:
+            self._journal = (term, answer.get("journal"))
+            self._tasks.spawn(self._take_copy())
+
+    async def _take_copy(self) -> None:
+        planner = self.ref(PLANNER)
+        if planner is None:
+            return
+        with contextlib.suppress(MsdError):
+            wire = await call(self._client, planner, "standing", deadline_s=self._silence_s)
+            if wire is not None:
+                self._copy = standing_from_wire(wire)
+
+
+def served_by(mesh: Mesh, count: int) -> dict[str, tuple[int, ...]]:
+    """Return the ranks of each constructor: whole buckets, dealt in runs.
+
+    Args:
+        mesh: Of the trainer.
+        count: Of constructors; no more than there are buckets.
+    """
+    buckets: dict[int, list[int]] = {}
+    for rank in range(mesh.world_size):
+        buckets.setdefault(mesh.coordinate(rank)["dp"], []).append(rank)
+    count = min(len(buckets), count)
+    served: dict[str, tuple[int, ...]] = {}
+    for number in range(count):
+        mine = range(number * len(buckets) // count, (number + 1) * len(buckets) // count)
+        served[f"constructor-{number}"] = tuple(sorted(rank for bucket in mine for rank in buckets[bucket]))
+    return served
