@@ -44,6 +44,8 @@ class WorkerLost:
     address: str
     how: str
     """For people: `SIGKILL`, `exit status 1`, ..."""
+    is_counted: bool = True
+    """False: it ended itself for a reason that does not come again, such as a row that is left out from then on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +256,8 @@ class Roster:
                 self._workers[worker.address] = worker
                 self._killed.pop(worker.name, None)
                 return []
-            case WorkerLost(address=address, how=how):
-                return self._lose_worker(address, how, now_s)
+            case WorkerLost():
+                return self._lose_worker(event, now_s)
             case WorkerEnded(name=name, how=how):
                 self._count(name, how, now_s)
                 return [StartWorker(name)] if name in self._own else []
@@ -272,16 +274,16 @@ class Roster:
                     self._frozen.discard(post.worker.address)
                 return []
 
-    def _lose_worker(self, address: str, how: str, now_s: float) -> list[Command]:
-        worker = self._workers.pop(address, None)
+    def _lose_worker(self, lost: WorkerLost, now_s: float) -> list[Command]:
+        worker = self._workers.pop(lost.address, None)
         if worker is None:
             return []
-        self._frozen.discard(address)
-        how = self._killed.pop(worker.name, how)
+        self._frozen.discard(lost.address)
+        how = self._killed.pop(worker.name, lost.how)
         held = [post for post in (*self._fixed, *self._hosts.values()) if post.worker == worker]
-        if not held:
+        if not held and lost.is_counted:
             self._count(worker.name, how, now_s)
-        commands: list[Command] = [self._vacate(post, how, now_s) for post in held]
+        commands: list[Command] = [self._vacate(post, how, now_s, is_counted=lost.is_counted) for post in held]
         return [*commands, StartWorker(worker.name)] if worker.name in self._own else commands
 
     def _silent(self, post: _Post, now_s: float) -> list[Command]:
@@ -363,10 +365,11 @@ class Roster:
         post.worker, post.home, post.silent_since = worker, worker.name, None
         return Fill(post.name, post.kind, epoch, worker, is_shadow)
 
-    def _vacate(self, post: _Post, how: str, now_s: float) -> Vacate:
+    def _vacate(self, post: _Post, how: str, now_s: float, *, is_counted: bool = True) -> Vacate:
         assert post.worker is not None
         told = Vacate(post.name, post.kind, post.epoch, post.worker.name, how)
-        self._count(post.name, how, now_s)
+        if is_counted:
+            self._count(post.name, how, now_s)
         post.worker, post.silent_since, post.vacant_since = None, None, now_s
         if post.kind == "host":
             del self._hosts[post.name]

@@ -245,12 +245,15 @@ def _listen_unix(path: str) -> socket.socket:
             f"{_UNIX_PATH_BYTES}: choose a shorter directory"
         )
     _remove_leftover(path)
+    # A path that is seen is listened at: whoever is refused there knows that its server is dead.
+    opening = path[:-1] + "~"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(path)
-        os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)
+        listener.bind(opening)
+        os.chmod(opening, stat.S_IRUSR | stat.S_IWUSR)
         listener.listen(128)
         listener.setblocking(False)
+        os.rename(opening, path)
     except BaseException:
         listener.close()
         raise

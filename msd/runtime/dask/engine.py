@@ -26,7 +26,7 @@ from msd.runtime.base import check_supported, shown, step_number
 from msd.runtime.checkpointing import ResumePoint, StoreHold, resume_point
 from msd.runtime.dask.cluster import EmbeddedCluster, Quiet
 from msd.runtime.dask.hosts import added
-from msd.runtime.dask.leftovers import clean
+from msd.runtime.dask.leftovers import clean, own
 from msd.runtime.dask.loop import OwnLoop
 from msd.runtime.dask.making import Run
 from msd.runtime.dask.registry import Registry, own_host
@@ -233,11 +233,13 @@ class DaskEngine(TakesEdits):
         self._registry = Registry(self.mesh, run=self._run, token=self._token, host=host, port=port)
         self._ending.callback(self._registry.close)
         self._ending.callback(_remove_files, self._run)
+        # Hosts of this machine write there: whoever starts next knows by this whether anybody reads it any more.
+        own(folder_of(self._run))
         self._resumed = self._take_store()
         if runtime.scheduler is None:
-            own = ["msd-control", *(["msd-planner"] if not runtime.compact else [])]
+            control = ["msd-control", *(["msd-planner"] if not runtime.compact else [])]
             loading = [f"msd-loader-{number}" for number in range(runtime.workers + self.config.shadows)]
-            self._cluster = EmbeddedCluster([*own, *loading])
+            self._cluster = EmbeddedCluster([*control, *loading])
             self._ending.callback(self._cluster.close)
         self._scheduler = runtime.scheduler or (self._cluster.address if self._cluster else "")
         self._loop = OwnLoop("msd-supervisor")

@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 OWNER_FILE = "owner"
-SOCKET_AGE_S = 60.0
-"""A socket file that nobody listens at may be one that is being opened, unless it is older than this."""
+OPENING_S = 60.0
+"""A socket that is not at its path yet is being opened, unless it is older than this."""
 
 
 def own(folder: Path) -> None:
-    """Note in a folder that this process owns it."""
+    """Note in a folder, which is made if need be, that this process owns it."""
+    folder.mkdir(mode=0o700, exist_ok=True)
     (folder / OWNER_FILE).write_text(f"{os.getpid()}\n{_life(os.getpid())}\n")
 
 
@@ -39,14 +40,15 @@ def _is_orphaned(folder: Path) -> bool:
     """Return whether a folder names an owner of this machine that lives no longer."""
     try:
         pid, life = (folder / OWNER_FILE).read_text().splitlines()
+        now = _life(int(pid))
     except (OSError, ValueError):
         return False
     # What was started at another time is another process, whatever its number.
-    return bool(life) and _life(int(pid)) != life and _machine() == life.partition(" ")[2]
+    return bool(life) and now != life and _machine() == life.partition(" ")[2]
 
 
 def _is_deserted(path: Path) -> bool:
-    if time.time() - path.stat().st_mtime < SOCKET_AGE_S:
+    if path.suffix != ".sock" and time.time() - path.stat().st_mtime < OPENING_S:
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)

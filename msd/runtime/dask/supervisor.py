@@ -33,7 +33,8 @@ from msd.coordinator.roster import (
 )
 from msd.coordinator.standing import Standing
 from msd.core.state import fingerprint
-from msd.errors import ConfigError, DeadlineError, EngineError, MsdError, told
+from msd.errors import ConfigError, DeadlineError, EngineError, MsdError, how_ended, told
+from msd.loader.poison.watch import EXIT_STATUS
 from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.cluster import CLOSE_S, START_S, EmbeddedCluster, connect, gathered
 from msd.runtime.dask.making import Run
@@ -274,7 +275,7 @@ class Supervisor:
         how = "its Dask worker left the cluster"
         if self._cluster is not None and worker.name in self._cluster.names:
             how = await asyncio.to_thread(self._cluster.how_ended, worker.name)
-        self._put(WorkerLost(worker.address, how))
+        self._put(_lost(worker.address, how))
 
     def _hear_came(self, event: tuple[float, dict[str, Any]]) -> None:
         found = event[1]
@@ -287,7 +288,7 @@ class Supervisor:
             address = self._roster.address(name)
             if address is not None:
                 self._posts.note_lost(address)
-            self._put(WorkerEnded(name, how) if address is None else WorkerLost(address, how))
+            self._put(WorkerEnded(name, how) if address is None else _lost(address, how))
 
     # Deciding and performing.
 
@@ -341,6 +342,10 @@ class Supervisor:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _lost(address: str, how: str) -> WorkerLost:
+    return WorkerLost(address, how, is_counted=how != how_ended(EXIT_STATUS))
 
 
 def rewound(known: Standing, step: int | None) -> Standing:

@@ -284,6 +284,14 @@ def test_losses_that_are_far_apart_never_end_the_run():
         cluster.comes("msd-loader-0")
 
 
+def test_a_process_that_ends_itself_because_of_a_row_that_is_left_out_from_then_on_is_not_counted():
+    cluster = own()
+    for _ in range(2 * MOST_LOSSES):
+        lost = WorkerLost(cluster.at["msd-loader-0"].address, "exit status 87", is_counted=False)
+        assert others(cluster.happens(lost, after_s=1.0)) == [StartWorker("msd-loader-0")]
+        cluster.comes("msd-loader-0")
+
+
 def test_a_process_that_never_comes_up_ends_the_run_too():
     cluster = own()
     cluster.dies("msd-loader-0")
