@@ -9,16 +9,15 @@ from typing import Any
 
 from distributed import Client
 
-import msd
-from msd.coordinator.placement import Placement, deal
+from msd.coordinator.placement import Placement
 from msd.coordinator.roster import PLANNER, Fill, Vacate
 from msd.coordinator.standing import Standing, merged
-from msd.core.mesh import Mesh
 from msd.errors import EngineError, MsdError
 from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.constructor import ConstructorActor
 from msd.runtime.dask.hosts import LoaderHost, SourceLoaderActor
 from msd.runtime.dask.making import Maker, Run
+from msd.runtime.dask.outfit import HOST_BYTES, link_of, placement_of, served_by
 from msd.runtime.dask.pinging import Pinging
 from msd.runtime.dask.planner import PlannerActor
 from msd.runtime.dask.registry import Registry, socket_path
@@ -27,8 +26,6 @@ from msd.runtime.dask.tasks import Tasks
 
 _LOG = logging.getLogger("msd")
 
-HOST_BYTES = 256 << 20
-"""Payload that the loaders of one host hold together."""
 STANDING_S = 1.0
 """Survivors say within this where the run stands, or are not listened to."""
 
@@ -119,7 +116,7 @@ class Posts:
         standing = self._copy
         if planner is not None and self._held:
             standing = await self.standing(planner.epoch)
-        placement = None if planner is None else self._placement(fills)
+        placement = None if planner is None else placement_of(self.run, self._hosts_in_order(fills))
         values = [self.run.config, self.run.orders]
         await self._maker.share(values, [fill.worker.address for fill in fills], deadline_s=limit_s)
         refs: dict[str, Ref] = {}
@@ -243,7 +240,9 @@ class Posts:
                 return self._maker.submit(LoaderHost, f"loader-host {fill.post}", fill.epoch, fill.worker, *args)
             case "constructor":
                 ranks = self.served[fill.post]
-                args = (self.run.name, fill.post, config, ranks, self.run.identity, self._link(fill))
+                socket = socket_path(self.run.name, list(self.served).index(fill.post), fill.epoch)
+                link = link_of(self.run, fill.worker, socket, self._listen)
+                args = (self.run.name, fill.post, config, ranks, self.run.identity, link)
                 return self._maker.submit(ConstructorActor, fill.post, fill.epoch, fill.worker, *args)
             case "planner":
                 wire = None if standing is None else standing_to_wire(standing)
@@ -251,34 +250,10 @@ class Posts:
                 args = (*args, self.run.kept)
                 return self._maker.submit(PlannerActor, PLANNER, fill.epoch, fill.worker, *args)
 
-    def _link(self, fill: Fill) -> dict[str, Any]:
-        return {
-            "token": self.run.token,
-            "version": msd.__version__,
-            "unix": socket_path(self.run.name, list(self.served).index(fill.post), fill.epoch),
-            "host": fill.worker.host if self._listen is None else self._listen,
-            "port": 0,
-        }
-
-    def _placement(self, fills: Sequence[Fill]) -> Placement:
-        """Return a first placement for a planner: partitions dealt to the hosts that do not stand by."""
-        names = self._hosts_in_order(fills)[: self.run.config.runtime.workers]
-        partitions = {name: self._num_loaders(name, len(names)) for name in self.run.config.sources}
-        return deal(partitions, sorted(names))
-
     def _hosts_in_order(self, fills: Sequence[Fill] = ()) -> list[str]:
         """Return the loader hosts, those that stand by last."""
         held = (*(fill for fill, _ in self._held.values()), *fills)
         return [fill.post for fill in sorted(held, key=lambda one: one.is_shadow) if fill.kind == "host"]
-
-    def _num_loaders(self, source: str, num_hosts: int) -> int:
-        chosen = self.run.config.loaders
-        if isinstance(chosen, dict):
-            return chosen.get(source, 1)
-        if chosen == "auto":
-            # A source with windows enough may be prepared by every host at once; a small one needs no more than one.
-            return max(1, min(num_hosts, self.run.orders[source].windows_per_epoch))
-        return chosen
 
     async def _make_loaders(self, placement: Placement, limit_s: float) -> dict[str, Exception]:
         assert self._maker is not None
@@ -383,23 +358,5 @@ class Posts:
             return
         with contextlib.suppress(MsdError):
             wire = await call(self._client, planner, "standing", deadline_s=self._silence_s)
-            if wire is not None:
+            if wire is not None and self.ref(PLANNER) == planner:
                 self._copy = standing_from_wire(wire)
-
-
-def served_by(mesh: Mesh, count: int) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of each constructor: whole buckets, dealt in runs.
-
-    Args:
-        mesh: Of the trainer.
-        count: Of constructors; no more than there are buckets.
-    """
-    buckets: dict[int, list[int]] = {}
-    for rank in range(mesh.world_size):
-        buckets.setdefault(mesh.coordinate(rank)["dp"], []).append(rank)
-    count = min(len(buckets), count)
-    served: dict[str, tuple[int, ...]] = {}
-    for number in range(count):
-        mine = range(number * len(buckets) // count, (number + 1) * len(buckets) // count)
-        served[f"constructor-{number}"] = tuple(sorted(rank for bucket in mine for rank in buckets[bucket]))
-    return served

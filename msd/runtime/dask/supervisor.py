@@ -22,6 +22,7 @@ from msd.coordinator.roster import (
     GiveUp,
     KillWorker,
     PostLost,
+    PostSilent,
     Roster,
     StartWorker,
     Vacate,
@@ -51,6 +52,8 @@ _LOG = logging.getLogger("msd")
 
 TICK_S = 0.2
 """How often our own processes and the connection to the scheduler are looked at; an event mostly tells sooner."""
+MAKE_S = 20.0
+"""A worker that has not made an actor within this is taken for silent."""
 PAUSE_S = 0.2
 """Between two tries to find a scheduler again."""
 FIND_S = 5.0
@@ -322,12 +325,15 @@ class Supervisor:
         fills = [command for command in commands if isinstance(command, Fill)]
         if not fills:
             return
-        failed = await self._posts.fill(fills, limit_s=min(START_S, self._deadline_s))
+        failed = await self._posts.fill(fills, limit_s=min(MAKE_S, self._deadline_s))
         for fill in fills:
-            if fill.post in failed:
-                self._put(PostLost(fill.post, fill.epoch, str(failed[fill.post])))
-            else:
+            error = failed.get(fill.post)
+            if error is None:
                 self.recoveries.filled(fill)
+            elif isinstance(error, DeadlineError):
+                self._put(PostSilent(fill.post, fill.epoch))
+            else:
+                self._put(PostLost(fill.post, fill.epoch, str(error)))
 
     async def give_up(self, error: EngineError) -> None:
         """Have the run end, for every rank."""
