@@ -117,7 +117,13 @@ class Coordinator:
             depth=depth,
             is_survived=self._is_born_again and not self._is_resumed,
         )
-        self._course.begin(planner, None if standing is None else standing.positions)
+        self._course.begin(
+            planner,
+            None if standing is None else standing.positions,
+            was_planned=standing is not None and not standing.is_resumed,
+        )
+        if standing is not None and not standing.is_resumed:
+            self._door.note_brought(standing)
 
     @property
     def placement(self) -> Placement:

@@ -60,13 +60,18 @@ class Course:
         self.recalled = -1
         """The step whose plan somebody wants held."""
 
-    def begin(self, start: Planner, positions: Mapping[int, StateDict] | None = None) -> None:
+    def begin(
+        self, start: Planner, positions: Mapping[int, StateDict] | None = None, *, was_planned: bool = False
+    ) -> None:
         """Begin a generation, or stand in one.
 
         Args:
             start: A planner that stands before its first step.
             positions: Others that are known.
+            was_planned: Whether ranks may hold steps that another planner planned, with plans that are to stay;
+                `note_brought` says how far.
         """
+        self._planned_before = None if was_planned else start.step
         self.history = History(self._generations.first_step, start.state_dict(), positions)
         self.planning = Planning(self._lane_at, self.history, self._lane(start))
         self.recalled = -1
@@ -74,6 +79,23 @@ class Course:
         """Hosts that were asked for rows which have not arrived: owners may have changed since."""
         self._released: dict[str, int] = {}
         self._released_through = self._followed_through = self._generations.first_step - 1
+
+    def note_brought(self, step: int) -> None:
+        """Note a rank that another planner brought to a step: no step was planned that is further ahead than `depth`.
+
+        A rank that came long after the others says less than they do: of several the furthest counts.
+        """
+        self._planned_before = max(self._planned_before or 0, step + self._depth)
+
+    def first_free(self) -> int | None:
+        """Return the first step that nobody can have planned, None while no rank says where it stands."""
+        before = self._planned_before
+        if before is None:
+            fastest = self._generations.fastest
+            if fastest is None:
+                return None
+            before = fastest + self._depth
+        return max(self.planning.main.step, before, *(edit.noted_at for edit in self._edits.all))
 
     def arrive(self, table: MetaTable) -> None:
         """Take metadata, in any order, perhaps twice."""

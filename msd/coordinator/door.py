@@ -8,7 +8,7 @@ from msd.coordinator.course import Course
 from msd.coordinator.edits import Edits
 from msd.coordinator.generations import Generations
 from msd.coordinator.handout import Handout
-from msd.coordinator.standing import RankStanding
+from msd.coordinator.standing import RankStanding, Standing
 from msd.core.state import StateDict
 from msd.errors import StateError
 from msd.planner.planner import Planner
@@ -47,6 +47,12 @@ class Door:
         self._depth = depth
         self._is_survived = is_survived
 
+    def note_brought(self, standing: Standing) -> None:
+        """Take from survivors how far steps may have been planned: before any rank came, a few."""
+        steps = [rank.next_step for rank in standing.ranks if rank.session] if standing.ranks else [standing.first_step]
+        for step in (*steps, *(step - self._depth for step in standing.positions)):
+            self._course.note_brought(step)
+
     def admit(self, at: RankStanding) -> list[Command]:
         """Take where a rank stands; return what tells constructors and people if the run goes on from there.
 
@@ -62,12 +68,17 @@ class Door:
             is_survived=self._is_survived,
             depth=self._depth,
         )
-        if at.progress is None or at.generation < generations.generation:
+        if at.generation < generations.generation:
+            return []
+        if self._is_survived and not brings:
+            course.note_brought(at.next_step)
+        if at.progress is None:
             return []
         if brings:
             return self._go_there(at, self._new_planner(at.progress))
         if not generations.is_start_known:
             generations.reach_back(at.next_step)
+            course.note_brought(at.next_step)
         course.history.learn(at.rank, at.next_step, at.progress)
         return []
 
@@ -96,7 +107,8 @@ class Door:
         generations.adopt(at)
         if is_newer:
             self._edits.begin()
-        self._course.begin(planner)
+        self._course.begin(planner, was_planned=True)
+        self._course.note_brought(at.next_step)
         return [
             *self._handout.rewind(generations.generation),
             *self.refusals(),

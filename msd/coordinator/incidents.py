@@ -28,11 +28,20 @@ class Incidents:
 
     def edit(self, edit: Edit, *, move_late: bool) -> tuple[Edit, Journal]:
         """Return an edit as it is journalled, and what makes it durable; see `Coordinator.edit`."""
-        planning = self._course.planning
-        if planning.end is not None:
-            raise ConfigError(f"an edit at step {edit.at_step}: the run ends before step {planning.end}")
-        if move_late and edit.at_step < planning.main.step:
-            edit = msgspec.structs.replace(edit, at_step=planning.main.step)
+        end, first_free = self._course.planning.end, self._course.first_free()
+        if end is not None:
+            raise ConfigError(f"an edit for step {edit.at_step}: the run ends before step {end}")
+        if first_free is None:
+            raise ConfigError(
+                f"an edit for step {edit.at_step}: the planner was replaced, and no rank has said yet where it stands; "
+                "ask again once one is connected"
+            )
+        if edit.at_step < first_free:
+            if not move_late:
+                raise ConfigError(
+                    f"an edit for step {edit.at_step} comes too late: the first step that it can reach is {first_free}"
+                )
+            edit = msgspec.structs.replace(edit, at_step=first_free)
         self._course.expect_edit(edit)
         return self._journal(edit, is_own=False)
 
@@ -95,8 +104,11 @@ class Incidents:
                 f"ended its process when it was made again ({how}); repair the row or its transforms, and start again "
                 "from the last saved state"
             )
+        step = self._course.first_free()
+        if step is None:
+            return []
         skip = SkipRows(
-            at_step=main.step, who="on_error", source=source, first=ordinal, last=ordinal, reason="killed", how=how
+            at_step=step, who="on_error", source=source, first=ordinal, last=ordinal, reason="killed", how=how
         )
         return [self._journal(skip, is_own=True)[1]]
 
@@ -130,6 +142,10 @@ class Incidents:
     def _suspend(self, starved: Starved, now_s: float) -> list[Command]:
         waited = f"row {starved.ordinal} did not come within {self._watch.waited_s(now_s):.0f} s"
         step = self._course.planning.main.step
+        if step != self._course.first_free():
+            return [
+                Warn(f"source {starved.source!r}: {waited}; step {step} was planned with it before, and is waited for")
+            ]
         suspend = Suspend(at_step=step, who="on_stall", source=starved.source, reason=waited)
         try:
             self._course.expect_edit(suspend)
@@ -141,7 +157,9 @@ class Incidents:
         return [self._journal(suspend, is_own=True)[1], warning]
 
     def _journal(self, edit: Edit, *, is_own: bool) -> tuple[Edit, Journal]:
-        noted = msgspec.structs.replace(edit, noted_at=self._course.planning.main.step)
+        first_free = self._course.first_free()
+        assert first_free is not None, "whoever asks has looked"
+        noted = msgspec.structs.replace(edit, noted_at=first_free)
         return noted, self._edits.ask(noted, is_own=is_own)
 
 
