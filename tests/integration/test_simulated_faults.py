@@ -125,3 +125,104 @@ def test_whatever_dies_or_freezes_every_rank_gets_its_bytes(block):
 @pytest.mark.parametrize("block", range(4))
 def test_a_run_that_begins_again_goes_on_where_its_ranks_stand(block):
     run(range(1000 + 10 * block, 1010 + 10 * block), faults=1, begins_again=True)
+
+
+POSTS = ("planner", "constructor-0", "constructor-1", "host-0", "host-2")
+"""host-2 stands by."""
+
+
+def disturbed_run(seed: int, disturb, *, loads: bool = False) -> SimulatedEngine:
+    """Four ranks take their steps in turn; `disturb` is called with the engine after some of them.
+
+    With `loads`, all but one go back to a state that was saved, and the last one follows.
+    """
+    with SimulatedEngine(
+        config("concat"),
+        seed=seed,
+        hosts=2,
+        shadows=1,
+        constructors=2,
+        loaders=2,
+        weather=Weather(lost=0.05),
+        care=Care(kills=bool(seed % 2)),
+    ) as engine:
+        clients = [engine.client(rank) for rank in range(NUM_RANKS)]
+        first = 5 if loads else 0
+        if loads:
+            take_all(clients, 5)
+            state = clients[1].state_dict()
+            take_all(clients, 3)
+            for client in clients[:3]:
+                client.load_state_dict(state)
+        for step in range(first, STEPS):
+            if step == first + seed % 3 + 1:
+                disturb(engine)
+            for client in clients if step % 2 else clients[::-1]:
+                batch = next(client)
+                assert (batch.step, digest(batch)) == (step, expected("concat")[step, client.rank])
+    return engine
+
+
+def take_all(clients, steps: int) -> None:
+    for _ in range(steps):
+        for client in clients:
+            next(client)
+
+
+@pytest.mark.parametrize("second", POSTS)
+@pytest.mark.parametrize("first", POSTS)
+def test_any_two_are_lost_at_once(first, second):
+    """The same twice is one alone."""
+    for seed, (kill_first, kill_second) in enumerate([(True, True), (True, False), (False, False)]):
+
+        def disturb(engine, kills=(kill_first, kill_second)):
+            for post, is_killed in zip((first, second), kills, strict=True):
+                engine.kill(post) if is_killed else engine.freeze(post)
+
+        disturbed_run(seed, disturb)
+
+
+def test_everybody_but_the_hosts_is_lost_at_once():
+    for seed in range(6):
+
+        def disturb(engine):
+            for post in ("planner", "constructor-0", "constructor-1"):
+                engine.kill(post)
+
+        disturbed_run(seed, disturb)
+
+
+def test_a_generation_survives_whoever_opened_it():
+    """What a load moved the run to is known when planner and constructors are gone; who did not load follows."""
+    for seed in range(6):
+
+        def disturb(engine, seed=seed):
+            for post in ("planner", "constructor-0", "constructor-1")[: 1 + seed % 3]:
+                engine.kill(post)
+
+        engine = disturbed_run(seed, disturb, loads=True)
+        assert engine.coordinator.generations.generation == 1
+
+
+def test_a_host_that_was_only_slow_comes_back():
+    engine = disturbed_run(1, lambda engine: engine.freeze("host-0", 4.0))
+    assert set(engine.coordinator.placement.alive) | set(engine.coordinator.shadows) == {"host-0", "host-1", "host-2"}
+
+
+def test_a_trainer_that_starts_again_loads_and_goes_on_while_processes_die():
+    for seed in range(6):
+        with SimulatedEngine(
+            config("concat"), seed=seed, hosts=2, constructors=2, weather=Weather(), care=Care()
+        ) as engine:
+            clients = [engine.client(rank) for rank in range(NUM_RANKS)]
+            take_all(clients, 6)
+            state = clients[0].state_dict()
+            engine.kill(POSTS[seed % 4])
+            clients = [engine.client(rank) for rank in range(NUM_RANKS)]
+            for client in clients:
+                client.load_state_dict(state)
+            engine.kill(POSTS[(seed + 1) % 4])
+            for step in range(6, STEPS):
+                for client in clients:
+                    batch = next(client)
+                    assert (batch.step, digest(batch)) == (step, expected("concat")[step, client.rank])

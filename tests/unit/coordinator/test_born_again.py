@@ -8,8 +8,9 @@ from driven_ranks import Ranks, make, of_kind, plans_of
 from msd.coordinator import RankStanding, Standing, merged
 from msd.coordinator.commands import Assign, Avoid, Fail, Isolate, Planned, Refuse, Replicate, Rewind, Warn
 from msd.coordinator.events import RanksStand, RowKilled, RowsEnded, StepAsked
+from msd.core.journal import Suspend
 from msd.core.state import fingerprint
-from msd.errors import StateError
+from msd.errors import ConfigError, StateError
 
 STEPS = range(1, 8)
 
@@ -276,3 +277,20 @@ def test_a_restore_moves_all_ranks_and_their_next_load_opens_another_generation(
     ranks.load(0, state, number=1)
     ranks.load(1, state, number=1)
     assert ranks.run.coordinator.generations.generation == 2
+
+
+def test_an_edit_reaches_no_step_that_the_planner_before_may_have_planned():
+    ranks = disturbed()
+    copy = copy_of(ranks)
+    again = ranks.run.born_again(copy)
+    ranks.note(again.begin())
+    edit = Suspend(at_step=0, source="web")
+    with pytest.raises(ConfigError, match="no rank has said yet where it stands"):
+        again.edit(edit, move_late=True)
+    ranks.connect(0, at(0, 7))
+    with pytest.raises(ConfigError, match="the first step that it can reach is 10"):
+        again.edit(edit)
+    moved, _ = again.edit(edit, move_late=True)
+    assert (moved.at_step, moved.noted_at) == (10, 10)
+    ranks.connect(1, at(1, 8))
+    assert again.edit(edit, move_late=True)[0].noted_at == 11
