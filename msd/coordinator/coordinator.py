@@ -214,12 +214,12 @@ class Coordinator:
         Raises:
             StateError: If the state does not fit, or differs from what another rank loaded.
         """
-        if (rank, session) not in self.generations.held():
+        if (rank, session) not in self.generations.held(rank):
             self.generations.asked(rank, session)
         planner = self._new_planner(state)
         opens = self.generations.load(rank, step=planner.step, digest=fingerprint(state), number=number)
         self._stir(rank)
-        return self._opened(planner) if opens else [self._replicate(), *self._go_on()]
+        return self._opened(planner) if opens else self._go_on()
 
     def restore(self, state: StateDict) -> list[Command]:
         """Move the run and all its ranks to a saved progress, in a generation that no rank asked for.

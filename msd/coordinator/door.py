@@ -95,9 +95,9 @@ class Door:
     def refusals(self, rank: int | None = None, *, constructor: str | None = None) -> list[Command]:
         """Return what has ranks refused that must load first: all, one, or those of one constructor."""
         generations, refused = self._generations, []
-        for held, session in generations.held():
+        for held, session in generations.held(rank):
             name = generations.group_of(held)
-            if name is not None and rank in (None, held) and constructor in (None, name):
+            if name is not None and constructor in (None, name):
                 refused.append(Refuse(name, generations.generation, held, session, generations.refusal(held)))
         return list(refused)
 

@@ -246,9 +246,11 @@ class Generations:
             if not known.is_brought and (self._counted(known) or 0) > self.first_step
         )
 
-    def held(self) -> list[tuple[int, int]]:
-        """Return (rank, session) of the connected ranks that must load before they are given anything."""
-        return [(rank, known.session) for rank, known in sorted(self._ranks.items()) if known.is_held and known.session]
+    def held(self, rank: int | None = None) -> list[tuple[int, int]]:
+        """Return (rank, session) of the connected ranks, or of one, that must load before they are given anything."""
+        ranks = sorted(self._ranks) if rank is None else [rank] if rank in self._ranks else []
+        known = [(one, self._ranks[one]) for one in ranks]
+        return [(one, of.session) for one, of in known if of.is_held and of.session]
 
     def refusal(self, rank: int) -> StateError:
         """Return what a rank that is held is told."""
