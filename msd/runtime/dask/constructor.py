@@ -8,34 +8,33 @@ on being served.
 import asyncio
 import atexit
 import itertools
-import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from distributed import get_worker
 
 from msd.build import build_constructor
-from msd.client.link.batches import Encoded, encode
+from msd.client.link.batches import Encoded
 from msd.client.link.messages import Ended, Load, Moved, NotYet, Place, Stated, Welcome
 from msd.client.link.server import LinkServer
 from msd.config import PipelineConfig
 from msd.constructor.shelf import Shelf
-from msd.coordinator.standing import RankStanding
-from msd.core.state import StateDict, canonical_json
-from msd.errors import ClosedError, ConfigError, EngineError, StateError
+from msd.core.state import StateDict
+from msd.errors import ClosedError, ConfigError, EngineError
 from msd.runtime.dask.attendance import Attendance
 from msd.runtime.dask.calls import Fence, Ref
+from msd.runtime.dask.encoded import EncodedBatches
 from msd.runtime.dask.gathering import Gathering
 from msd.runtime.dask.lifetime import close_when_released, key_of, listen_for_losses
 from msd.runtime.dask.planner_line import PlannerAway, PlannerLine
-from msd.runtime.dask.standings import rank_to_wire, standing_from_wire, standing_to_wire
+from msd.runtime.dask.standings import enriched, rank_to_wire, stands_of
 from msd.runtime.dask.tasks import Tasks
 from msd.runtime.dask.wire import Wire, plan_from_wire, unpack
-from msd.runtime.state import progress_of, run_state
+from msd.runtime.state import progress_of
 
 ANSWER_S = 1.0
 """A rank is told to ask again when the planner has not answered within this."""
@@ -78,7 +77,6 @@ class ConstructorActor:
         self._generation = 0
         self._first_step = 0
         self._position = "{}"
-        self._progress = self._state_after = ""
         self._waits_for = "the first plan"
         self._attendance = Attendance()
         self._left: list[tuple[int, int]] = []
@@ -110,7 +108,7 @@ class ConstructorActor:
         """What the planner was reported last."""
         self._stop_listening: Callable[[], None] | None = None
         self._directory: dict[int, Place] = {}
-        self._encoded: dict[tuple[int, Hashable], Encoded] = {}
+        self._encoded = EncodedBatches(self._shelf, identity)
         self._loads: dict[int, tuple[str, Moved]] = {}
         self._server = self._listen(run, link)
         # However the process ends in order, no socket file stays.
@@ -150,16 +148,12 @@ class ConstructorActor:
         if self._replica is None:
             return None
         with self._changed:
-            copied = standing_from_wire(self._replica)
-            positions = self._shelf.positions() if copied.generation == self._shelf.generation else {}
-            ranks = {rank.rank: rank for rank in (*copied.ranks, *self._attendance.standings())}
-            return standing_to_wire(
-                replace(
-                    copied,
-                    ranks=tuple(ranks[rank] for rank in sorted(ranks)),
-                    num_sessions=max(copied.num_sessions, self._attendance.most_session),
-                    positions={**copied.positions, **positions},
-                )
+            return enriched(
+                self._replica,
+                ranks=self._attendance.standings(),
+                most_session=self._attendance.most_session,
+                generation=self._shelf.generation,
+                positions=self._shelf.positions(),
             )
 
     async def fail(self, error: Exception) -> None:
@@ -195,7 +189,7 @@ class ConstructorActor:
             case "drop":
                 through = order["through"]
                 self._shelf.drop(order["generation"], through, number=order["number"], term=term)
-                self._encoded = {key: kept for key, kept in self._encoded.items() if key[0] > through}
+                self._encoded.drop(through)
             case "rewind":
                 self._shelf.rewind(order["generation"])
                 if order["generation"] > self._generation:
@@ -280,7 +274,7 @@ class ConstructorActor:
                 f"rank {rank} is connected already, and two clients of one rank would share its batches; close the "
                 "other one, or use the rank number of this process"
             )
-        at = None if stated is None else self._stands(rank, stated)
+        at = None if stated is None else stands_of(rank, stated, self._identity, run=self._run)
         asked_by = [self.name, self._key, next(self._questions)]
         try:
             answer = self._ask_planner("connect", rank, asked_by, at and rank_to_wire(at), limit_s=ANSWER_S)
@@ -303,28 +297,6 @@ class ConstructorActor:
             num_loads=answer["num_loads"],
             origin=answer["origin"],
             **self._moved_to(answer),
-        )
-
-    def _stands(self, rank: int, stated: Stated) -> RankStanding:
-        """Return where a rank stands.
-
-        Raises:
-            StateError: If the position that it brings is of another configuration or other data.
-        """
-        try:
-            progress = progress_of(json.loads(stated.position), self._identity)
-        except StateError as error:
-            if stated.run == self._run:
-                raise
-            raise StateError(
-                f"a rank of run {stated.run} reached run {self._run}, which cannot continue it: {error}"
-            ) from None
-        return RankStanding(
-            rank=rank,
-            generation=stated.generation,
-            next_step=stated.next_step,
-            num_loads=stated.num_loads,
-            progress=progress,
         )
 
     def take(self, rank: int, session: int, generation: int, step: int, taken_through: int, wait_s: float) -> Any:
@@ -385,25 +357,12 @@ class ConstructorActor:
         refusal = self._refusals.get(rank)
         if refusal is not None and refusal[:2] == (generation, session):
             return refusal[2]
-        encoded = self._encoded_for(step, rank)
+        encoded = self._encoded.batch(self._generation, step, rank)
         if encoded is not None:
             return encoded
         if self._error is not None:
             return self._error
         return Ended(step=step) if self._shelf.end is not None and step >= self._shelf.end else None
-
-    def _encoded_for(self, step: int, rank: int) -> Encoded | None:
-        """Return a batch as it is sent, if it is there: one encoding for all the ranks that hold the same."""
-        key = (step, self._shelf.share_key(step, rank))
-        if key not in self._encoded:
-            batch = self._shelf.batch(self._generation, step, rank)
-            if batch is None:
-                return None
-            # All ranks stand at the same position after a step: with hundreds of sources it costs to write it down.
-            if batch.progress != self._progress:
-                self._progress, self._state_after = batch.progress, self._state(json.loads(batch.progress))
-            self._encoded[key] = encode(replace(batch, progress=self._state_after))
-        return self._encoded[key]
 
     def _note_asked(self, rank: int, generation: int, step: int) -> None:
         if generation == self._generation and self._attendance.asks(rank, generation, step):
@@ -418,11 +377,8 @@ class ConstructorActor:
         return {
             "generation": answer["generation"],
             "first_step": answer["first_step"],
-            "position": self._state(answer["progress"]),
+            "position": self._encoded.state(answer["progress"]),
         }
-
-    def _state(self, progress: StateDict) -> str:
-        return canonical_json(run_state(progress, self._identity))
 
     # What happens on the worker's loop.
 

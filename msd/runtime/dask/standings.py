@@ -1,10 +1,17 @@
 """Standings as plain values: what survivors of a planner hand to whoever makes the next one."""
 
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from msd.client.link.messages import Stated
 from msd.coordinator.standing import RankStanding, Standing
 from msd.core.journal import edits_from_state, edits_to_state
+from msd.core.state import StateDict
+from msd.errors import StateError
 from msd.runtime.dask.wire import Wire
+from msd.runtime.state import progress_of
 
 
 def standing_to_wire(standing: Standing) -> Wire:
@@ -36,6 +43,62 @@ def standing_from_wire(wire: Wire) -> Standing:
             "positions": {int(step): position for step, position in wire["positions"]},
             "isolated": tuple((source, ordinal) for source, ordinal in wire["isolated"]),
         }
+    )
+
+
+def enriched(
+    wire: Wire,
+    *,
+    ranks: Iterable[RankStanding],
+    most_session: int,
+    generation: int,
+    positions: Mapping[int, StateDict],
+) -> Wire:
+    """Return a copy of a standing with what a constructor knows better.
+
+    Args:
+        wire: The copy.
+        ranks: That are served there.
+        most_session: The highest session that was seen there.
+        generation: That `positions` are of.
+        positions: The run's position before steps.
+    """
+    copied = standing_from_wire(wire)
+    known = {rank.rank: rank for rank in (*copied.ranks, *ranks)}
+    return standing_to_wire(
+        replace(
+            copied,
+            ranks=tuple(known[rank] for rank in sorted(known)),
+            num_sessions=max(copied.num_sessions, most_session),
+            positions={**copied.positions, **(positions if generation == copied.generation else {})},
+        )
+    )
+
+
+def stands_of(rank: int, stated: Stated, identity: StateDict, *, run: str) -> RankStanding:
+    """Return where a rank stands that was connected before.
+
+    Args:
+        rank: Of the mesh.
+        stated: What it says.
+        identity: What order and content of the run that it reached depend on.
+        run: That run.
+
+    Raises:
+        StateError: If the position that it brings is of another configuration or other data.
+    """
+    try:
+        progress = progress_of(json.loads(stated.position), identity)
+    except StateError as error:
+        if stated.run == run:
+            raise
+        raise StateError(f"a rank of run {stated.run} reached run {run}, which cannot continue it: {error}") from None
+    return RankStanding(
+        rank=rank,
+        generation=stated.generation,
+        next_step=stated.next_step,
+        num_loads=stated.num_loads,
+        progress=progress,
     )
 
 
