@@ -75,7 +75,7 @@ class Door:
         if at.progress is None:
             return []
         if brings:
-            return self._go_there(at, self._new_planner(at.progress))
+            return self._go_there(at, at.progress)
         if not generations.is_start_known:
             generations.reach_back(at.next_step)
             course.note_brought(at.next_step)
@@ -101,14 +101,20 @@ class Door:
                 refused.append(Refuse(name, generations.generation, held, session, generations.refusal(held)))
         return list(refused)
 
-    def _go_there(self, at: RankStanding, planner: Planner) -> list[Command]:
-        generations = self._generations
-        is_newer = at.generation > generations.generation
-        generations.adopt(at)
-        if is_newer:
+    def _go_there(self, at: RankStanding, progress: StateDict) -> list[Command]:
+        """Have the run go on from the first step at which a rank stands that brought its position."""
+        generations, history = self._generations, self._course.history
+        positions = {at.next_step: progress}
+        if at.generation > generations.generation:
             self._edits.begin()
-        self._course.begin(planner, was_planned=True)
-        self._course.note_brought(at.next_step)
+        for stands in generations.brought(at.generation).values():
+            known = history.position_before(stands.next_step)
+            if known is not None:
+                positions[stands.next_step] = known
+        first_step = min(positions)
+        generations.adopt(at.generation, first_step)
+        self._course.begin(self._new_planner(positions[first_step]), positions, was_planned=True)
+        self._course.note_brought(max(positions))
         return [
             *self._handout.rewind(generations.generation),
             *self.refusals(),

@@ -211,13 +211,25 @@ class Generations:
             known.loads_before = generation - known.num_loads
         self._open(generation, step, digest, by=None)
 
-    def adopt(self, at: RankStanding) -> None:
-        """Go on with the generation of a rank that was brought here from a run that nobody else here knows."""
-        self._open(at.generation, at.next_step, "", by=None)
-        self.is_start_known, self.loads_before = False, max(self.loads_before, at.generation)
+    def brought(self, generation: int) -> dict[int, Position]:
+        """Return where the connected ranks stand, in one generation, that said so when they came."""
+        return {
+            rank: known.position
+            for rank, known in self._ranks.items()
+            if known.session and known.is_brought and known.position.generation == generation
+        }
+
+    def adopt(self, generation: int, first_step: int) -> None:
+        """Go on with a generation of a run that nobody else here knows, from where ranks were brought in it."""
+        brought = self.brought(generation)
+        self._open(generation, first_step, "", by=None)
+        self.is_start_known, self.loads_before = False, max(self.loads_before, generation)
         for rank, known in self._ranks.items():
-            if known.session and not known.is_brought:
-                known.loads_before = at.generation - known.num_loads
+            if rank in brought:
+                self._move(rank, known, brought[rank], known.session)
+                known.is_brought = True
+            elif known.session:
+                known.loads_before = generation - known.num_loads
                 self._move(rank, known, self._start(), known.session, is_held=True)
 
     def reach_back(self, step: int) -> None:

@@ -195,6 +195,17 @@ def test_a_run_that_has_not_begun_goes_on_where_a_rank_stands():
     assert ranks.run.coordinator.first_step == 6
 
 
+def test_a_rank_that_came_first_and_stands_behind_the_others_stays_where_it_is():
+    ranks = Ranks(make(), ranks=())
+    ranks.connect(1, at(1, 3))
+    met = ranks.connect(0, at(0, 9))
+    assert not of_kind(Refuse, met)
+    generations = ranks.run.coordinator.generations
+    assert (generations.ranks_at(3), generations.ranks_at(9)) == ([1], [0])
+    assert [c.plan.step for c in of_kind(Assign, met) if c.constructor == "c1"] == [3, 4, 5]
+    expect_undisturbed(digests(met + ranks.asks(1, 4) + ranks.asks(1, 5)))
+
+
 def test_ranks_further_apart_than_can_be_are_refused_with_their_steps():
     ranks = Ranks(make(), ranks=())
     ranks.connect(0, at(0, 20))
