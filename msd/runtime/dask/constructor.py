@@ -12,7 +12,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from distributed import get_worker
@@ -31,6 +30,7 @@ from msd.runtime.dask.encoded import EncodedBatches
 from msd.runtime.dask.gathering import Gathering
 from msd.runtime.dask.lifetime import close_when_released, key_of, listen_for_losses
 from msd.runtime.dask.planner_line import PlannerAway, PlannerLine
+from msd.runtime.dask.reporting import Reporting
 from msd.runtime.dask.standings import enriched, rank_to_wire, stands_of
 from msd.runtime.dask.tasks import Tasks
 from msd.runtime.dask.wire import Wire, plan_from_wire, unpack
@@ -79,8 +79,6 @@ class ConstructorActor:
         self._position = "{}"
         self._waits_for = "the first plan"
         self._attendance = Attendance()
-        self._left: list[tuple[int, int]] = []
-        """(rank, session) of connections that ended and of which the planner has not heard."""
         self._replica: Wire | None = None
         """What a new planner would have to know of the generation."""
         self._refusals: dict[int, tuple[int, int, Exception]] = {}
@@ -101,11 +99,7 @@ class ConstructorActor:
         self._performed = (0, 0)
         """(term, number of the order that comes next)"""
         self._questions = itertools.count(1)
-        self._report_due = asyncio.Event()
-        self._introduced_to: Ref | None = None
-        """The planner that knows of the ranks that are connected here."""
-        self._told: tuple[Any, ...] = ()
-        """What the planner was reported last."""
+        self._reporting = Reporting(name, self._planner, self._shelf, self._attendance, self._changed)
         self._stop_listening: Callable[[], None] | None = None
         self._directory: dict[int, Place] = {}
         self._encoded = EncodedBatches(self._shelf, identity)
@@ -125,11 +119,10 @@ class ConstructorActor:
             self._loop = asyncio.get_running_loop()
             self._key = key_of(self)
             self._stop_listening = listen_for_losses(self._planner.worker_gone)
-            self._tasks.spawn(self._report_for_ever())
-        self._told = ()
+            self._tasks.spawn(self._reporting.run(self._key))
         self._planner.follow(planner)
         self._gathering.hosts_are(hosts)
-        self._report_due.set()
+        self._reporting.anew()
         return {"host": socket.gethostname(), "addresses": self._server.addresses}
 
     async def publish(self, directory: dict[str, Wire], served: dict[str, Sequence[int]]) -> None:
@@ -180,7 +173,7 @@ class ConstructorActor:
         if self._generation > generation:
             news = Moved(generation=self._generation, first_step=self._first_step, position=self._position)
             await asyncio.get_running_loop().run_in_executor(None, self._server.announce, news)
-        self._report_due.set()
+        self._reporting.soon()
 
     def _carry_out(self, term: int, order: Wire) -> None:
         match order["kind"]:
@@ -335,7 +328,7 @@ class ConstructorActor:
         """Note that the connection of a rank ended; the planner hears of it with the next report."""
         with self._changed:
             if self._attendance.leave(rank, session):
-                self._left.append((rank, session))
+                self._reporting.leaves(rank, session)
         self._report_soon()
 
     def _check_running(self) -> None:
@@ -400,38 +393,7 @@ class ConstructorActor:
 
     def _report_soon(self) -> None:
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._report_due.set)
-
-    async def _report_for_ever(self) -> None:
-        """Tell the planner which steps ranks ask for and what is held: one call for all that gathered meanwhile."""
-        while True:
-            await self._report_due.wait()
-            self._report_due.clear()
-            with self._changed:
-                generation, left = self._generation, list(self._left)
-                report = (generation, self._attendance.asked(generation), left, self._shelf.nbytes)
-            if report != self._told:
-                self._told = report
-                await self._introduce_ranks()
-                await self._planner.ask("report", self.name, self._key, *report)
-                with self._changed:
-                    self._left = [entry for entry in self._left if entry not in left]
-
-    async def _introduce_ranks(self) -> None:
-        """Have a planner that is new know of the ranks that were connected before it was made."""
-        while (ref := self._planner.ref) != self._introduced_to:
-            with self._changed:
-                positions = self._shelf.positions()
-                ranks = [rank for rank in self._attendance.standings() if rank.session]
-            if ranks:
-                stated = [
-                    replace(rank, progress=rank.progress or positions.get(rank.next_step))
-                    if rank.generation == self._generation
-                    else rank
-                    for rank in ranks
-                ]
-                await self._planner.ask("introduce", self.name, self._key, [rank_to_wire(rank) for rank in stated])
-            self._introduced_to = ref
+        self._loop.call_soon_threadsafe(self._reporting.soon)
 
     def _broke(self, error: Exception) -> None:
         """Have ranks hear of a task that failed."""
