@@ -166,6 +166,14 @@ class Course:
             lambda request: request.source == source and request.start <= ordinal < request.start + request.num_rows
         )
 
+    def is_owed(self, source: str, ordinal: int) -> bool:
+        """Return whether a row was asked for and has not come."""
+        return any(
+            request.source == source and request.start <= ordinal < request.start + request.num_rows
+            for lane in self.planning.lanes
+            for request in lane.unanswered()
+        )
+
     def expect_edit(self, edit: Edit) -> None:
         """Raise `ConfigError` unless the planner will take an edit."""
         planner = self._new_planner(self.planning.main.position)

@@ -98,6 +98,9 @@ class Incidents:
                 return [_avoid(killed)]
         main = self._course.planning.main
         if ordinal < main.consumed(source):
+            if not self._course.is_owed(source, ordinal):
+                # Of a request from before the run moved: nothing that is planned waits for it.
+                return []
             place = self._course.orders[source].place_of(ordinal)
             raise EngineError(
                 f"source {source!r}: {place.shard} row {place.row} (ordinal {ordinal}) is part of a planned step and "

@@ -225,14 +225,3 @@ def test_a_closed_engine_says_so_and_closes_once():
 def test_connect_reaches_the_engine_by_its_address():
     with msd.start(config(), runtime="local") as engine, msd.connect(engine.address, rank=1) as client:
         assert next(client).rank == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"shadows": 1}, "shadows are not started by this release"),
-    ],
-)
-def test_what_this_release_does_not_have_is_refused(changes, message):
-    with pytest.raises(msd.ConfigError, match=message):
-        msd.start(config(**changes), runtime="local")

@@ -160,11 +160,23 @@ def test_a_killed_row_that_cannot_be_journalled_ends_the_run():
     assert str(fail.error) == "the disk is full"
 
 
-def test_a_row_of_a_planned_step_that_kills_when_it_is_made_again_ends_the_run_by_name():
+def test_a_row_of_a_planned_step_that_kills_when_it_is_examined_again_ends_the_run_by_name(monkeypatch):
+    for name, value in (("PLANS_KEPT", 2), ("POSITION_EVERY", 2)):
+        monkeypatch.setattr(f"msd.coordinator.history.{name}", value)
+    ranks = Ranks(make({"c0": (0, 1)}), ranks=(0,))
+    for step in range(1, 12):
+        ranks.asks(0, step)
+    _, commands = ranks.run.coordinator.connect(1)
+    again = of_kind(Examine, commands)[0]
+    (fail,) = of_kind(Fail, ranks.run.coordinator.handle(RowKilled(again.source, again.start, "no answer for 120 s")))
+    assert f"source {again.source!r}" in str(fail.error)
+    assert f"(ordinal {again.start}) is part of a planned step" in str(fail.error)
+
+
+def test_news_of_a_row_that_no_step_waits_for_any_more_changes_nothing():
     ranks = Ranks(make())
-    (fail,) = of_kind(Fail, ranks.happens(RowKilled("web", 0, "no answer for 120 s")))
-    assert "source 'web'" in str(fail.error)
-    assert "(ordinal 0) is part of a planned step" in str(fail.error)
+    assert not ranks.happens(RowKilled("web", 0, "SIGSEGV"))
+    ranks.ask_all(STEPS)
 
 
 def starving(**terms) -> tuple:
