@@ -63,7 +63,11 @@ def test_a_process_number_that_came_again_is_another_process(folder):
     assert clean() == [path]
 
 
-@pytest.mark.parametrize("owner", ["", "1", "no number\nx y\n", f"{os.getpid()}\n17 another machine\n", "0\n\n"])
+@pytest.mark.parametrize(
+    "owner",
+    ["", "1", "no number\nx y\n", f"{os.getpid()}\n17 another machine\n", "0\n\n"],
+    ids=["nothing", "a line", "words", "of another machine", "blank"],
+)
 def test_a_folder_whose_owner_cannot_be_told_stays(folder, owner):
     for name in ("msd-strange", "msd-nobodys"):
         (folder / name).mkdir()
