@@ -1,6 +1,6 @@
 """Ranks of a run that is disturbed: threads of this process, or programs that a trainer starts again together.
 
-As a program: python fault_ranks.py ADDRESS RANK STEPS PACE_S FOLDER
+As a program: python fault_ranks.py ADDRESS RANK RANKS STEPS PACE_S FOLDER
 """
 
 import contextlib
@@ -36,9 +36,18 @@ class Taken:
 
 
 def take(
-    client: RankClient, steps: int, pace_s: float, on_taken: Callable[[Taken], None], *, is_over: threading.Event
+    client: RankClient,
+    steps: int,
+    pace_s: float,
+    on_taken: Callable[[Taken], None],
+    meet: Callable[[int], None],
+    *,
+    is_over: threading.Event,
 ) -> None:
-    """Take steps as a training loop does, `pace_s` of work a step, up to step `steps` or the end of the data."""
+    """Take steps as a training loop does, `pace_s` of work a step, up to step `steps` or the end of the data.
+
+    After each step the rank meets the others, as it does in the collectives of a trainer.
+    """
     step = -1
     while step < steps - 1 and not is_over.is_set():
         asked_at = time.monotonic()
@@ -51,13 +60,35 @@ def take(
         ids = tuple(tuple(one) for one in batch.sample_ids)
         on_taken(Taken(step, digest(batch), came_at - asked_at, came_at, ids))
         is_over.wait(pace_s)
+        meet(step)
+
+
+class Lockstep:
+    """Where the ranks of this process meet after each step."""
+
+    def __init__(self, ranks: int) -> None:
+        self._changed = threading.Condition()
+        self._taken = dict.fromkeys(range(ranks), -1.0)
+
+    def meet(self, rank: int, step: int) -> None:
+        """Wait until every rank has taken a step, or left."""
+        with self._changed:
+            self._taken[rank] = step
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._taken[rank] > step or min(self._taken.values()) >= step)
+
+    def leave(self, rank: int) -> None:
+        """Be waited for no longer."""
+        with self._changed:
+            self._taken[rank] = float("inf")
+            self._changed.notify_all()
 
 
 class ThreadRank:
     """A rank in this process; it is not dealt with."""
 
-    def __init__(self, address: str, rank: int, steps: int, pace_s: float) -> None:
-        self.rank = rank
+    def __init__(self, address: str, rank: int, steps: int, pace_s: float, lockstep: Lockstep) -> None:
+        self.rank, self._lockstep = rank, lockstep
         self.taken: list[Taken] = []
         self.error: Exception | None = None
         self._is_over = threading.Event()
@@ -84,14 +115,21 @@ class ThreadRank:
     def end(self) -> None:
         """Have it stop after the step that it waits for."""
         self._is_over.set()
+        self._lockstep.leave(self.rank)
         self._thread.join()
 
     def _run(self, address: str, steps: int, pace_s: float) -> None:
         try:
             with msd.connect(address, rank=self.rank, deadline_s=DEADLINE_S) as client:
-                take(client, steps, pace_s, self.taken.append, is_over=self._is_over)
+                take(client, steps, pace_s, self.taken.append, self._meet, is_over=self._is_over)
         except Exception as error:
             self.error = error
+        finally:
+            self._lockstep.leave(self.rank)
+
+    def _meet(self, step: int) -> None:
+        if not self._is_over.is_set():
+            self._lockstep.meet(self.rank, step)
 
 
 def read_taken(path: Path) -> list[Taken]:
@@ -107,7 +145,8 @@ def read_taken(path: Path) -> list[Taken]:
 
 def main() -> None:
     """Load the state that the trainer chose, if it chose one; keep the state after each step."""
-    address, rank, steps, pace_s, folder = sys.argv[1], *map(int, sys.argv[2:4]), float(sys.argv[4]), Path(sys.argv[5])
+    address, pace_s, folder = sys.argv[1], float(sys.argv[5]), Path(sys.argv[6])
+    rank, ranks, steps = map(int, sys.argv[2:5])
     chosen, states = folder / CHOSEN, folder / f"states-{rank}"
     states.mkdir(exist_ok=True)
     with (
@@ -123,7 +162,12 @@ def main() -> None:
             out.flush()
             write_whole(states / f"{taken.step:08d}.json", json.dumps(client.state_dict()))
 
-        take(client, steps, pace_s, keep, is_over=threading.Event())
+        def meet(step: int) -> None:
+            # Files of an earlier life may let it pass early, by the few steps between the chosen state and the kill.
+            while not all((folder / f"states-{other}" / f"{step:08d}.json").exists() for other in range(ranks)):
+                time.sleep(0.005)
+
+        take(client, steps, pace_s, keep, meet, is_over=threading.Event())
 
 
 def choose(folder: Path, ranks: int) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from fault_outcome import Outcome, Struck
-from fault_ranks import ThreadRank, choose
+from fault_ranks import Lockstep, ThreadRank, choose
 from fault_schedule import Fault
 from fault_services import ProgramRank, Service, command_of, is_alive, listens, worker_name
 from processes import Start, descendants, programs, wait_until
@@ -78,13 +78,14 @@ class FaultyRun:
         """Serve, and start ranks."""
         self.steps = steps
         self.tick()
+        lockstep = Lockstep(ranks)
         for rank in range(ranks):
             if as_programs:
-                out, arguments = self._folder / f"rank-{rank}.jsonl", (rank, steps, pace_s, self._folder)
+                out, arguments = self._folder / f"rank-{rank}.jsonl", (rank, ranks, steps, pace_s, self._folder)
                 one = self.service(f"rank-{rank}", RANK, self.rendezvous.as_uri(), *arguments)
                 self.ranks.append(ProgramRank(one, out, rank))
             else:
-                self.ranks.append(ThreadRank(self.rendezvous.as_uri(), rank, steps, pace_s))
+                self.ranks.append(ThreadRank(self.rendezvous.as_uri(), rank, steps, pace_s, lockstep))
 
     def go_through(self, faults: Sequence[Fault], *, timeout_s: float = 80.0) -> Outcome:
         """Deal the faults, wait for the ranks, end everything in good order."""
