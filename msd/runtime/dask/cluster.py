@@ -21,7 +21,7 @@ from distributed.utils import silence_logging_cmgr
 
 from msd.coordinator.roster import Worker, in_order, split
 from msd.errors import ConfigError, DeadlineError, EngineError, how_ended
-from msd.runtime.dask.leftovers import clean, own
+from msd.runtime.dask.leftovers import add_member, clean, own
 from msd.runtime.dask.preload import FOLDER_VARIABLE
 from msd.runtime.dask.settings import as_set, worker_environment
 
@@ -109,6 +109,7 @@ class EmbeddedCluster:
         # Appended to, so that the worker can shorten it.
         with self._log(name).open("ab") as log:
             self._workers[name] = self._popen(command, log)
+        add_member(Path(self._logs.name), self._workers[name].pid)
 
     def _popen(self, command: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(

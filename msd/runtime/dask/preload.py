@@ -3,10 +3,12 @@
 import atexit
 import importlib
 import os
-import shutil
+from pathlib import Path
 from typing import Any
 
 from tornado.ioloop import PeriodicCallback
+
+from msd.runtime.dask.leftovers import remove
 
 FOLDER_VARIABLE = "MSD_CLUSTER_FOLDER"
 """Folder of the cluster's logs and scratch files, and the process that removes it, as `PID:PATH`."""
@@ -34,6 +36,6 @@ def _limit_log() -> None:
 
 
 def _remove_if_orphaned(owner: int, folder: str) -> None:
-    """Remove the folder of an engine that was killed: nobody else would."""
+    """Remove the folder of an engine that was killed, and its workers that are frozen: nobody else would."""
     if os.getppid() != owner:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(Path(folder))

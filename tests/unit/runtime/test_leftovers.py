@@ -1,6 +1,7 @@
 """What killed runs left is removed by whether they live, never by its name alone."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from msd.client.link.server import LinkServer
-from msd.runtime.dask.leftovers import OPENING_S, OWNER_FILE, clean, own
+from msd.runtime.dask.leftovers import MEMBERS_FILE, OPENING_S, OWNER_FILE, add_member, clean, own, remove
 
 
 @pytest.fixture
@@ -100,3 +101,41 @@ def test_plain_files_and_links_are_nobodys_business(folder):
     (folder / "msd-file").write_text("x")
     (folder / "msd-link").symlink_to(folder / "msd-file")
     assert clean() == []
+
+
+def test_of_what_a_dead_owner_started_only_what_is_frozen_is_ended(folder):
+    path = folder / "msd-dead"
+    other = owned_by_another(path)
+    members = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2)]
+    frozen, running = members
+    try:
+        for member in members:
+            add_member(path, member.pid)
+        os.kill(frozen.pid, signal.SIGSTOP)
+        os.waitpid(frozen.pid, os.WUNTRACED)
+        assert clean() == []
+        end(other)
+        assert clean() == [path]
+        assert frozen.wait(60) == -signal.SIGKILL
+        assert running.poll() is None
+    finally:
+        for process in (other, *members):
+            end(process)
+
+
+def test_a_number_that_came_again_is_no_member(folder):
+    path = folder / "msd-dead"
+    path.mkdir()
+    member = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        add_member(path, member.pid)
+        pid, started, machine = (path / MEMBERS_FILE).read_text().split(" ", 2)
+        (path / MEMBERS_FILE).write_text(f"{pid} {int(started) - 1} {machine}nonsense\n")
+        os.kill(member.pid, signal.SIGSTOP)
+        os.waitpid(member.pid, os.WUNTRACED)
+        remove(path)
+        os.kill(member.pid, signal.SIGCONT)
+        assert member.poll() is None
+        assert not path.exists()
+    finally:
+        end(member)
