@@ -38,7 +38,7 @@ def which(
     """
     from msd.build import build_loaders, build_orders, build_planner
     from msd.cli.indexing import indexed
-    from msd.runtime.record import provenance
+    from msd.runtime.record import of_rank, provenance
 
     config = read_config(config_path, overrides, sets)
     if rank is not None:
@@ -55,7 +55,7 @@ def which(
     finally:
         for loader in loaders.values():
             loader.close()
-    entries = [entry for entry in provenance(plan, orders) if rank is None or rank in entry["ranks"]]
+    entries = of_rank(provenance(plan, orders), rank)
     if as_json:
         output.print_json({"step": step, "documents": entries})
         return

@@ -253,6 +253,21 @@ class Coordinator:
         self._course.recalled = step
         return self._go_on()
 
+    def ask(self, step: int | None) -> list[Command]:
+        """Return what to do so that `answer` comes; None when nobody asks any more. The run itself does not move."""
+        if step is None or step >= self.first_step:
+            self._course.planning.ask(step)
+        return self._go_on()
+
+    def answer(self, step: int) -> StepPlan | None:
+        """Return the plan of the step that was asked for, past or to come, or None while it is not there.
+
+        Raises:
+            ConfigError: If the step lies before this generation, or after the end of the run.
+            MsdError: If it cannot be planned, as things stand.
+        """
+        return self._course.answer(step)
+
     def handle(self, event: Event) -> list[Command]:
         """Take what happened and return what to do."""
         return self.handle_all([event])

@@ -11,11 +11,13 @@ from msd.coordinator.hosts import Hosts
 from msd.coordinator.lane import Lane
 from msd.coordinator.lookahead import RowRequest
 from msd.coordinator.planning import Planning
+from msd.coordinator.question import no_step
 from msd.core.journal import Edit
 from msd.core.order import SourceOrder
 from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable
 from msd.core.state import StateDict
+from msd.errors import ConfigError
 from msd.planner.planner import Planner
 
 
@@ -124,6 +126,8 @@ class Course:
         planned = self.planning.plan_to(self._limit(), self._edits.holds)
         commands: list[Command] = [Planned(plan) for plan in planned]
         self._plan_missed()
+        if self.planning.question is not None:
+            self.planning.question.go_on()
         if (self.history.num_kept, self.planning.end) != before:
             self._handout.stir()
         commands += self._examine()
@@ -173,6 +177,21 @@ class Course:
             for lane in self.planning.lanes
             for request in lane.unanswered()
         )
+
+    def answer(self, step: int) -> StepPlan | None:
+        """Return what was asked for with `planning.ask`, or None while it is not there; see `Coordinator.answer`."""
+        planning, first, plan = self.planning, self._generations.first_step, self.history.plan(step)
+        if plan is not None:
+            return plan
+        if step < first:
+            raise ConfigError(
+                f"step {step} lies before step {first}, where this run began or was moved to; `msd which` plans any "
+                "step from the configuration"
+            )
+        if planning.end is not None and step >= planning.end:
+            raise ConfigError(no_step(step, planning.end, *planning.main.closing_notes))
+        question = planning.question
+        return None if question is None or question.step != step else question.answer()
 
     def expect_edit(self, edit: Edit) -> None:
         """Raise `ConfigError` unless the planner will take an edit."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from msd.coordinator.history import History
 from msd.coordinator.lane import Lane
 from msd.coordinator.lookahead import RowRequest
+from msd.coordinator.question import Question
 from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable
 from msd.core.state import StateDict
@@ -13,7 +14,7 @@ from msd.planner.planner import Starved
 
 
 class Planning:
-    """A main lane, which plans what nobody has planned, and one that plans missed steps again."""
+    """A main lane, which plans what nobody has planned, one that plans missed steps again, and one for who asks."""
 
     def __init__(self, new_lane: Callable[[StateDict], Lane], history: History, main: Lane) -> None:
         """Stand at a step boundary.
@@ -29,16 +30,20 @@ class Planning:
         self._new_lane = new_lane
         self.main = main
         self.replay: Lane | None = None
+        self.question: Question | None = None
+        """What somebody wants to know, if somebody does."""
 
     @property
     def lanes(self) -> list[Lane]:
         """Those that plan."""
-        return [lane for lane in (self.main, self.replay) if lane is not None]
+        asked = None if self.question is None else self.question.lane
+        return [lane for lane in (self.main, self.replay, asked) if lane is not None]
 
     @property
     def starved(self) -> Starved | None:
-        """The row that planning waits for, if it does."""
-        return next((lane.starved for lane in self.lanes if lane.starved is not None), None)
+        """The row that the run waits for, if it does."""
+        lanes = [lane for lane in (self.main, self.replay) if lane is not None]
+        return next((lane.starved for lane in lanes if lane.starved is not None), None)
 
     def arrive(self, table: MetaTable) -> None:
         """Take metadata, in any order, perhaps twice."""
@@ -88,9 +93,19 @@ class Planning:
                     raise StateError(f"step {missing} was planned before and cannot be planned again")
                 self.history.keep(outcome)
 
+    def ask(self, step: int | None) -> None:
+        """Begin to answer what a step holds, or go on; None: nobody asks any more."""
+        if step is None or step in self.history:
+            self.question = None
+        elif self.question is None or self.question.step != step:
+            _, position = self.history.nearest(step) if step < self.main.step else (step, self.main.position)
+            self.question = Question(step, self._new_lane(position))
+
     def requests(self) -> list[RowRequest]:
         """Return the rows to have examined now, the most urgent first."""
         asked = [] if self.end is not None else self.main.requests()
         if self.replay is not None and self.replay.starved is not None:
             asked += self.replay.requests()
+        if self.question is not None and self.question.is_open:
+            asked += self.question.lane.requests()
         return asked

@@ -8,7 +8,7 @@ from msd.config import PipelineConfig
 from msd.core.checks import whole_number
 from msd.core.mesh import Mesh
 from msd.core.state import StateDict
-from msd.errors import ConfigError
+from msd.errors import ConfigError, DeadlineError
 
 
 class Engine(Protocol):
@@ -61,8 +61,21 @@ class Engine(Protocol):
         """Draw from a suspended source again; return from which step on."""
         ...
 
-    def which(self, step: int) -> list[dict[str, Any]]:
-        """Return where each document of a step came from and where it went."""
+    def which(self, step: int, rank: int | None = None) -> list[dict[str, Any]]:
+        """Return where each document of a step came from and where it goes, also of one that is planned later.
+
+        Steps of long ago, and those ahead, are planned for the answer, which takes as long as the steps between them
+        and the nearest position that is kept; the run itself does not move. What lies ahead is as things stand: edits
+        that are still to come may change it.
+
+        Args:
+            step: Of this run, from where it began or was last moved to.
+            rank: Only what this one holds; None is all.
+
+        Raises:
+            ConfigError: If there is no such step or rank, or the step lies before this run.
+            DeadlineError: If it takes longer than `runtime.deadline_s`.
+        """
         ...
 
     def close(self) -> None:
@@ -98,6 +111,14 @@ def step_number(step: Any) -> int:
     if number < 0:
         raise ConfigError(f"step must be 0 or more, got {number}; steps count from 0")
     return number
+
+
+def too_late(step: int, deadline_s: float) -> DeadlineError:
+    """Return what to raise when a step that somebody asked for was not planned in time."""
+    return DeadlineError(
+        f"step {step} was not planned within {deadline_s:g} s; ask for one nearer to where the run stands, or use "
+        "`msd which` with --state"
+    )
 
 
 def check_supported(config: PipelineConfig) -> None:

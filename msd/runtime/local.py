@@ -6,7 +6,9 @@ first. What a late rank needs and is no longer held is planned again and made ag
 """
 
 import itertools
+import math
 import threading
+import time
 import uuid
 import weakref
 from collections import OrderedDict, deque
@@ -39,11 +41,11 @@ from msd.core.sample import Sample, SampleId, SampleSlab
 from msd.core.state import StateDict, canonical_json
 from msd.errors import ClosedError, ConfigError, EngineError
 from msd.loader.poison.suspects import Suspects
-from msd.runtime.base import check_supported, shown, step_number
+from msd.runtime.base import check_supported, shown, step_number, too_late
 from msd.runtime.edits import TakesEdits
 from msd.runtime.failures import FailureNotes
 from msd.runtime.keeping import RunKeeper, needed
-from msd.runtime.record import RunRecord, provenance
+from msd.runtime.record import RunRecord, of_rank, provenance
 from msd.runtime.state import progress_of, run_state
 from msd.sources.index import IndexProgress
 
@@ -216,12 +218,14 @@ class LocalEngine(TakesEdits):
                 },
             }
 
-    def which(self, step: int) -> list[dict[str, Any]]:
-        """Return one entry per document of a step: source, file, row, and where it was placed."""
-        plan = self.plan(step)
-        if plan is None:
-            raise ConfigError(f"step {step} does not exist: the run ends before step {self._coordinator.end}")
-        return provenance(plan, self.orders)
+    def which(self, step: int, rank: int | None = None) -> list[dict[str, Any]]:
+        """Return one entry per document of a step: source, file, row, and where it is placed; see `Engine.which`."""
+        step = step_number(step)
+        with self._lock:
+            self._check_open()
+            if rank is not None:
+                self.mesh.check_rank(rank)
+            return of_rank(provenance(self._asked(step), self.orders), rank)
 
     def plan(self, step: int) -> StepPlan | None:
         """Return the plan of a step of this generation, or None after the end."""
@@ -315,10 +319,33 @@ class LocalEngine(TakesEdits):
         self._perform(self._coordinator.recall(step))
         return self._coordinator.plan(step)
 
-    def _perform(self, commands: Iterable[Command]) -> None:
-        """Carry commands out, and what follows from them, until there is nothing left to do."""
+    def _asked(self, step: int) -> StepPlan:
+        """Return the plan of a step that somebody asks about."""
+        deadline_s = self.config.runtime.deadline_s
+        plan = self._coordinator.plan(step)
+        if plan is not None:
+            return plan
+        try:
+            self._perform(self._coordinator.ask(step), ask_until=time.monotonic() + deadline_s)
+            plan = self._coordinator.answer(step)
+        finally:
+            self._perform(self._coordinator.ask(None))
+        if plan is None:
+            raise too_late(step, deadline_s)
+        return plan
+
+    def _perform(self, commands: Iterable[Command], *, ask_until: float = math.inf) -> None:
+        """Carry commands out, and what follows from them, until there is nothing left to do.
+
+        Args:
+            commands: Of the coordinator.
+            ask_until: When, of the monotonic clock, to give up what was asked.
+        """
         waiting = deque(commands)
         while waiting:
+            if time.monotonic() > ask_until:
+                ask_until = math.inf
+                waiting.extend(self._coordinator.ask(None))
             match waiting.popleft():
                 case Examine(source=source, start=start, num_rows=num_rows):
                     table = self._loaders[source].examine(start, num_rows)

@@ -60,6 +60,11 @@ def provenance(plan: StepPlan, orders: Mapping[str, SourceOrder]) -> list[dict[s
     return [_document(plan, document, orders) for document in range(plan.num_documents)]
 
 
+def of_rank(documents: list[dict[str, Any]], rank: int | None) -> list[dict[str, Any]]:
+    """Return the documents that a rank holds, all for None."""
+    return [document for document in documents if rank is None or rank in document["ranks"]]
+
+
 def _document(plan: StepPlan, document: int, orders: Mapping[str, SourceOrder]) -> dict[str, Any]:
     sample_id = plan.sample_id(document)
     origin = orders[sample_id.source].place_of(sample_id.ordinal)

@@ -143,7 +143,7 @@ class FaultyRun:
     def told(self) -> str:
         """Return the last words of every program, for the message of a failure."""
         return "\n".join(
-            f"--- {name}: {service.output[-1500:]}" for name, service in self.services.items() if service.program
+            f"--- {name}: {service.output[-4000:]}" for name, service in self.services.items() if service.program
         )
 
     def _strike(self, fault: Fault) -> Struck:
@@ -161,7 +161,7 @@ class FaultyRun:
     def _wait(self, is_so: Callable[[], bool], deadline: float, what: str) -> None:
         while not is_so():
             if time.monotonic() > deadline:
-                raise AssertionError(f"waited too long for {what}; ranks are at step {self.reached()}\n{self.told()}")
+                raise AssertionError(f"waited too long for {what}; ranks are at step {self.reached()}")
             self.tick()
             time.sleep(TICK_S)
 
@@ -220,6 +220,9 @@ def faulty(folder: Path, config: Path, *, settings: Sequence[object] = ()) -> It
         run = FaultyRun(start, folder, config, settings=settings)
         try:
             yield run
+        except Exception as error:
+            error.add_note(run.told())
+            raise
         finally:
             run.close()
 

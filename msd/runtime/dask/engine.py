@@ -33,6 +33,7 @@ from msd.runtime.dask.registry import Registry, own_host
 from msd.runtime.dask.supervisor import Supervisor
 from msd.runtime.dask.travel import check_travels
 from msd.runtime.edits import TakesEdits
+from msd.runtime.record import of_rank
 from msd.runtime.state import progress_of
 from msd.sources.index import IndexProgress
 
@@ -195,11 +196,13 @@ class DaskEngine(TakesEdits):
         self._clients.clear()
         return began
 
-    def which(self, step: int) -> list[dict[str, Any]]:
-        """Return one entry per document of a step: source, file, row, and where it was placed."""
+    def which(self, step: int, rank: int | None = None) -> list[dict[str, Any]]:
+        """Return one entry per document of a step: source, file, row, and where it is placed; see `Engine.which`."""
         self._check_open()
+        if rank is not None:
+            self.mesh.check_rank(rank)
         entries: list[dict[str, Any]] = self._ask("which", step_number(step))
-        return entries
+        return of_rank(entries, rank)
 
     def check(self) -> None:
         """Raise what ended the run, if something did; what is being replaced has not ended it."""

@@ -8,6 +8,7 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from distributed import get_worker
@@ -19,8 +20,10 @@ from msd.coordinator.events import BytesHeld, RanksStand, RunFailed, StepAsked
 from msd.coordinator.placement import Placement
 from msd.core.journal import edits_from_state
 from msd.core.order import SourceOrder
+from msd.core.plan import StepPlan
 from msd.core.state import StateDict
-from msd.errors import ConfigError, DeadlineError, EngineError
+from msd.errors import ConfigError, EngineError
+from msd.runtime.base import too_late
 from msd.runtime.dask.calls import Ref
 from msd.runtime.dask.helm import Helm
 from msd.runtime.dask.hosts import TICK_S
@@ -34,6 +37,9 @@ from msd.runtime.record import provenance
 
 DEPTH = 4
 """Steps planned from the one that the slowest rank asks for: it has one, two are prefetched, one is being made."""
+
+ANSWERED = 0.9
+"""Part of the deadline within which a question is answered or given up: before whoever asked gives up waiting."""
 
 SETTLE_S = 5.0
 """A load waits this long at most until every constructor has heard of it."""
@@ -104,6 +110,7 @@ class PlannerActor:
         self._crew = self._helm.crew
         self._decide = self._helm.decide
         self._has_begun = asyncio.Event()
+        self._asking = asyncio.Lock()
         self._connects: dict[int, tuple[tuple[str, int], Wire]] = {}
         """By rank: what a constructor asked last, and the answer: the same asked again is answered the same."""
         self._loads: dict[int, _Load] = {}
@@ -330,19 +337,19 @@ class PlannerActor:
         return await self._decide(stats)
 
     async def which(self, step: int) -> list[dict[str, Any]]:
-        """Return where each document of a step came from and where it went."""
-        deadline = asyncio.get_running_loop().time() + self._deadline_s
-        while True:
-            plan = await self._decide(lambda: (self._coordinator.plan(step), self._coordinator.recall(step)))
-            if plan is not None:
-                return provenance(plan, self._orders)
-            if self._coordinator.error is not None:
-                raise plain(self._coordinator.error)
-            if not self._coordinator.exists(step):
-                raise ConfigError(f"step {step} does not exist: the run ends before step {self._coordinator.end}")
-            if asyncio.get_running_loop().time() > deadline:
-                raise DeadlineError(f"the plan of step {step} was not made again within {self._deadline_s:g} s")
-            await asyncio.sleep(TICK_S)
+        """Return where each document of a step came from and where it goes; see `Engine.which`."""
+        await self._may_speak()
+        try:
+            # One question at a time: another one would begin again from where the run stands.
+            async with asyncio.timeout(ANSWERED * self._deadline_s), self._asking:
+                try:
+                    while (plan := await self._decide(partial(self._ask, step))) is None:
+                        await asyncio.sleep(TICK_S)
+                finally:
+                    await self._decide(lambda: (None, self._coordinator.ask(None)))
+        except TimeoutError:
+            raise too_late(step, ANSWERED * self._deadline_s) from None
+        return provenance(plan, self._orders)
 
     async def close(self) -> None:
         """Stop planning, and save where ranks stood last: the run is over. Closing twice is fine."""
@@ -355,6 +362,16 @@ class PlannerActor:
         if self._stop_listening is not None:
             self._stop_listening()
         await self._helm.close(saves=False)
+
+    def _ask(self, step: int) -> tuple[StepPlan | None, list[Command]]:
+        """Return the plan of a step, if it is there, and what is to be done for it."""
+        held = self._coordinator.plan(step)
+        if held is not None:
+            return held, []
+        if self._coordinator.error is not None:
+            raise plain(self._coordinator.error)
+        commands = self._coordinator.ask(step)
+        return self._coordinator.answer(step), commands
 
     def _settles_until(self) -> float:
         return asyncio.get_running_loop().time() + min(SETTLE_S, self._deadline_s / 2)

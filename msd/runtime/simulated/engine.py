@@ -26,10 +26,10 @@ from msd.core.batch import RankBatch
 from msd.core.mesh import Mesh
 from msd.core.plan import StepPlan
 from msd.core.state import StateDict, canonical_json
-from msd.errors import ClosedError, ConfigError, DeadlineError, EngineError
+from msd.errors import ClosedError, DeadlineError, EngineError
 from msd.loader.loader import SourceLoader
 from msd.runtime.base import step_number
-from msd.runtime.record import provenance
+from msd.runtime.record import of_rank, provenance
 from msd.runtime.simulated.clock import Clock
 from msd.runtime.simulated.cluster import Cluster
 from msd.runtime.simulated.constructor import SimulatedConstructor
@@ -275,12 +275,23 @@ class SimulatedEngine:
             "messages": self.network.num_messages,
         }
 
-    def which(self, step: int) -> list[dict[str, Any]]:
-        """Return one entry per document of a step: source, file, row, and where it was placed."""
-        plan = self.plan(step)
-        if plan is None:
-            raise ConfigError(f"step {step} does not exist: the run ends before step {self.coordinator.end}")
-        return provenance(plan, self.orders)
+    def which(self, step: int, rank: int | None = None) -> list[dict[str, Any]]:
+        """Return one entry per document of a step: source, file, row, and where it is placed; see `Engine.which`."""
+        self._check_open()
+        step, began_s = step_number(step), self.now_s
+        if rank is not None:
+            self.mesh.check_rank(rank)
+        try:
+            while True:
+                # Of whoever is the planner now: the one that was asked first may have been lost.
+                self._planner.ask(step)
+                plan = self.coordinator.answer(step)
+                if plan is not None:
+                    return of_rank(provenance(plan, self.orders), rank)
+                self._let_time_pass(f"step {step} is asked about", step, began_s)
+        finally:
+            if self._cluster.planner is not None:
+                self._cluster.planner.ask(None)
 
     def plan(self, step: int) -> StepPlan | None:
         """Return the plan of a step of this generation, or None after the end."""

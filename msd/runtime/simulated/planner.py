@@ -149,6 +149,10 @@ class SimulatedPlanner:
         """Have the plan of a step held."""
         self._perform(self.coordinator.recall(step))
 
+    def ask(self, step: int | None) -> None:
+        """Have it planned what a step holds, for somebody who asks; None: nobody does any more."""
+        self._perform(self.coordinator.ask(step))
+
     def happened(self, event: Event) -> None:
         """Take what happened."""
         self._perform(self.coordinator.handle(event))
