@@ -3,10 +3,11 @@
 import os
 import signal
 import threading
+from functools import partial
 
 import pytest
 from fault_data import undisturbed, write_config
-from fault_ranks import Taken, take
+from fault_ranks import Lockstep, Taken, take
 from fault_services import is_alive
 from processes import descendants, programs, wait_until
 
@@ -34,6 +35,7 @@ class Ranks:
     def __init__(self, address):
         self.taken: dict[int, list[Taken]] = {0: [], 1: []}
         self.errors: list[Exception] = []
+        self.lockstep = Lockstep(len(self.taken))
         self.threads = [threading.Thread(target=self.loop, args=(address, rank)) for rank in self.taken]
         for thread in self.threads:
             thread.start()
@@ -41,9 +43,12 @@ class Ranks:
     def loop(self, address, rank):
         try:
             with msd.connect(address, rank=rank, deadline_s=90.0) as client:
-                take(client, STEPS, 0.02, self.taken[rank].append, is_over=threading.Event())
+                meet = partial(self.lockstep.meet, rank)
+                take(client, STEPS, 0.02, self.taken[rank].append, meet, is_over=threading.Event())
         except Exception as error:
             self.errors.append(error)
+        finally:
+            self.lockstep.leave(rank)
 
     def reach(self, step):
         wait_until(lambda: self.errors or min(map(len, self.taken.values())) > step, 60, f"step {step}")
