@@ -249,11 +249,9 @@ class Course:
         return [self._placed(request) for request in self.planning.requests()]
 
     def _placed(self, request: RowRequest) -> Examine:
-        placement = self._hosts.placement
-        partition = placement.partition_of(self.orders[request.source], request.start)
-        host = placement.hosts[request.source][partition]
-        self._asked_of.setdefault(request, set()).add(host)
-        return Examine(host, request.source, partition, request.start, request.num_rows)
+        seat = self._hosts.placement.seat_of(self.orders[request.source], request.start)
+        self._asked_of.setdefault(request, set()).add(seat.host)
+        return Examine(seat.host, request.source, seat.partition, request.start, request.num_rows)
 
     def _plan_to_hand_out(self, step: int) -> StepPlan | None:
         """Return the plan of a step that can be handed out: somebody must prepare its rows."""

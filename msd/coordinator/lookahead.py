@@ -9,11 +9,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msd.core.allocation import STRIPE_ROWS
 from msd.core.order import SourceOrder
 from msd.core.sample import MetaTable
 
-CHUNK_ROWS = 64
-"""Rows of one request at most: what loaders of one window examine side by side."""
 FIRST_ROWS = 8
 MOST_ROWS = 4096
 
@@ -83,7 +82,9 @@ class Lookahead:
             if self._bytes_ahead > self._share_bytes and not (self._needs is not None and self._asked <= self._needs):
                 break
             window = self._order.window_at(self._asked)
-            end = min(window.first_ordinal + window.num_rows, self._asked + CHUNK_ROWS, wanted)
+            # Requests end where stripes do: each is for one loader, however windows are divided.
+            stripe = STRIPE_ROWS - (self._asked - window.first_ordinal) % STRIPE_ROWS
+            end = min(window.first_ordinal + window.num_rows, self._asked + stripe, wanted)
             end = end if self._total is None else min(end, self._total)
             request = RowRequest(self._order.source, self._asked, end - self._asked)
             self._open[request.start] = request

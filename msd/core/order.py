@@ -114,6 +114,18 @@ class SourceOrder:
             number_N[inside_N] = np.searchsorted(self._epoch(epoch).start_W, position_N[inside_N], side="right") - 1
         return epoch_N * self.windows_per_epoch + number_N
 
+    def window_offsets(self, ordinal_N: Int64Array) -> Int64Array:
+        """Return for each ordinal its place within its window."""
+        epoch_N, position_N = np.divmod(ordinal_N, max(1, self.rows_per_epoch))
+        offset_N = np.empty(len(ordinal_N), dtype=np.int64)
+        for epoch in np.unique(epoch_N).tolist():
+            inside_N = epoch_N == epoch
+            start_W = self._epoch(epoch).start_W
+            offset_N[inside_N] = (
+                position_N[inside_N] - start_W[np.searchsorted(start_W, position_N[inside_N], side="right") - 1]
+            )
+        return offset_N
+
     def window_blocks_of(self, window: Window) -> Int64Array:
         """Return the blocks of a window, in the order in which they are strung together."""
         first = window.number * self.window_blocks

@@ -260,16 +260,16 @@ class Posts:
         self._loaders = [
             self._maker.submit(
                 SourceLoaderActor,
-                f"loader {source}/{partition} {host}",
+                f"loader {source}/{seat.partition} {host}",
                 self._held[host][0].epoch,
                 self._held[host][0].worker,
                 self.run.name,
                 source,
-                partition,
+                seat.partition,
             )
-            for source, names in placement.hosts.items()
-            for partition, host in enumerate(names)
-            if host in self._held
+            for source, seating in placement.allocation.items()
+            for seat in seating.seats
+            if (host := seat.host) in self._held
         ]
         return await self._maker.finish(self._loaders, deadline_s=limit_s)
 

@@ -44,6 +44,8 @@ class SimulatedRank:
         self._waited_s = 0.0
         self._patience_s = PATIENCE_S
         self._has_left = False
+        self._loading: int | None = None
+        """Number of the load that is not answered yet."""
 
     def hello(self) -> None:
         """Say HELLO to the constructor that serves the rank now, and where the rank stands."""
@@ -68,7 +70,8 @@ class SimulatedRank:
         """Ask to go on from a saved progress."""
         assert self.stands is not None
         # A load is one however often it is sent: it keeps its number.
-        self._ask(partial(self._send_load, self.stands.num_loads + 1, state))
+        self._loading = self.stands.num_loads + 1
+        self._ask(partial(self._send_load, self._loading, state))
 
     def look(self, waited_s: float) -> None:
         """Say HELLO again if whoever serves the rank was replaced, or does not answer.
@@ -114,7 +117,7 @@ class SimulatedRank:
         assert self.stands is not None
         assert self._constructor is not None
         session = self.stands.session
-        reply = partial(self._loaded, session)
+        reply = partial(self._loaded, session, number)
         act = partial(self._constructor.load, self.rank, session, number, state, reply)
         self._network.send(self.process, self._constructor.process, act)
 
@@ -148,10 +151,12 @@ class SimulatedRank:
             if isinstance(answer, RankBatch):
                 self.stands = _after(stands, answer)
 
-    def _loaded(self, session: int, answer: Answer) -> None:
+    def _loaded(self, session: int, number: int, answer: Answer) -> None:
         assert self.stands is not None
-        if self.stands.session != session or self.answer:
+        # An answer that comes twice must not be taken for that to what was asked since.
+        if (self.stands.session, self._loading) != (session, number) or self.answer:
             return
+        self._loading = None
         if isinstance(answer, Moved):
             self._go_to(answer)
         self.answer = (answer if isinstance(answer, Exception) else None,)

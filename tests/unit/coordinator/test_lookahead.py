@@ -1,6 +1,7 @@
 import pytest
 
-from msd.coordinator.lookahead import CHUNK_ROWS, FIRST_ROWS, Lookahead, RowRequest
+from msd.coordinator.lookahead import FIRST_ROWS, Lookahead, RowRequest
+from msd.core.allocation import STRIPE_ROWS
 from msd.core.order import SourceOrder
 from msd.testing.blocks import made_up_blocks
 from msd.testing.tables import row, table_of
@@ -41,7 +42,7 @@ def test_a_request_stays_within_a_window_and_a_chunk():
         lookahead.consume(90 + 200)
     asked = spans(lookahead.requests())
     assert asked[0] == (90, 10)
-    assert all(start // 100 == (start + count - 1) // 100 and count <= CHUNK_ROWS for start, count in asked)
+    assert all(start // 100 == (start + count - 1) // 100 and count <= STRIPE_ROWS for start, count in asked)
     assert sum(count for _, count in asked) == asked[-1][0] + asked[-1][1] - 90
 
 
