@@ -77,9 +77,9 @@ class Placement:
     def seat_of(self, order: SourceOrder, ordinal: int) -> Seat:
         """Return the loader that prepares `ordinal`."""
         era = next(era for era in reversed(self.eras[order.source]) if era.start <= ordinal)
-        seats = era.seating.seats
-        turn = _turns(order, np.array([ordinal], dtype=np.int64), is_striped=era.seating.is_striped)
-        return seats[int(turn[0]) % len(seats)]
+        number = _numbers(order, np.array([ordinal], dtype=np.int64), is_striped=era.seating.is_striped)
+        turns = era.seating.turns
+        return era.seating.seats[turns[int(number[0]) % len(turns)]]
 
     def partition_of(self, order: SourceOrder, ordinal: int) -> int:
         """Return the partition of `order`'s source that owns the row of `ordinal`."""
@@ -239,12 +239,12 @@ def _pruned(eras: tuple[Era, ...], released: int) -> tuple[Era, ...]:
 
 
 def _places(seating: Seating, order: SourceOrder, ordinal_N: Int64Array) -> list[tuple[str, int]]:
-    seats = [(seat.host, seat.partition) for seat in seating.seats]
-    turn_N = _turns(order, ordinal_N, is_striped=seating.is_striped) % len(seats)
-    return [seats[turn] for turn in turn_N.tolist()]
+    places = [(seating.seats[turn].host, seating.seats[turn].partition) for turn in seating.turns]
+    number_N = _numbers(order, ordinal_N, is_striped=seating.is_striped) % len(places)
+    return [places[number] for number in number_N.tolist()]
 
 
-def _turns(order: SourceOrder, ordinal_N: Int64Array, *, is_striped: bool) -> Int64Array:
-    """Return for each ordinal a number whose remainder says which loader's turn it is."""
+def _numbers(order: SourceOrder, ordinal_N: Int64Array, *, is_striped: bool) -> Int64Array:
+    """Return for each ordinal the number of its window, or of its stripe, as they are dealt in turn."""
     window_N = order.window_numbers(ordinal_N)
     return window_N + order.window_offsets(ordinal_N) // STRIPE_ROWS if is_striped else window_N

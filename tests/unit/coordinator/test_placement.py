@@ -141,3 +141,9 @@ def test_a_lost_host_is_replaced_in_every_era_by_the_same_one():
     seats = [seat for era in changed.eras["web"] for seat in era.seating.seats if seat.partition == 0]
     assert [seat.host for seat in seats] == ["b", "b"]
     assert seats[1].workers == 2
+
+
+def test_loaders_have_turns_in_proportion_to_their_workers():
+    seats = (Seat(0, "a", 4), Seat(1, "b", 2), Seat(2, "c", 6))
+    assert Seating(seats).turns == (0, 1, 2, 0, 2, 2)
+    assert Seating((Seat(0, "a"), Seat(1, "b"))).turns == (0, 1)
