@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from msd.coordinator.placement import Owners
 from msd.coordinator.standing import Standing
+from msd.core.allocation import Seat
 from msd.core.journal import Edit
 from msd.core.plan import StepPlan
 
@@ -18,6 +19,22 @@ class Examine:
     partition: int
     start: int
     num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """Tell a host which loaders it has now, and how many workers each: others may go once nothing of theirs is owed."""
+
+    host: str
+    seats: Mapping[str, tuple[Seat, ...]]
+    """By source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Take note that nothing of a host that was to be drained is needed any more: it may be closed."""
+
+    host: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +165,8 @@ class Fail:
 
 Command = (
     Examine
+    | Seats
+    | Drained
     | Release
     | Assign
     | Drop

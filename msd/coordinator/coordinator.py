@@ -31,6 +31,7 @@ from msd.coordinator.events import (
     StepAsked,
     TimePassed,
 )
+from msd.coordinator.gauges import SourceGauge
 from msd.coordinator.generations import Generations
 from msd.coordinator.handout import Handout
 from msd.coordinator.hosts import Hosts
@@ -39,6 +40,7 @@ from msd.coordinator.placement import Placement
 from msd.coordinator.stalls import StallTerms, Watch
 from msd.coordinator.standing import RankStanding, Standing
 from msd.coordinator.suspects import Suspects
+from msd.core.allocation import Allocation
 from msd.core.journal import Edit, with_pending
 from msd.core.order import SourceOrder
 from msd.core.plan import StepPlan
@@ -83,6 +85,7 @@ class Coordinator:
             standing: What survivors of the run's planner know, or a store.
         """
         self._new_planner = new_planner
+        self._orders = orders
         self._handout = Handout(constructors, depth=depth, held_bytes=held_bytes)
         self._hosts = Hosts(placement, shadows)
         self._edits = Edits()
@@ -168,11 +171,13 @@ class Coordinator:
     def begin(self) -> list[Command]:
         """Return what to do before anything has happened."""
         commands: list[Command] = [self._replicate()] if len(self._handout) else []
+        commands += self._course.seats()
         if self._is_born_again:
             commands = [
                 *self._handout.rewind(self.generations.generation),
                 *self._door.refusals(),
                 *self._told_to_hosts(),
+                *self._course.seats(),
             ]
         return commands + self._go_on()
 
@@ -247,6 +252,23 @@ class Coordinator:
         """
         asked, journal = self._incidents.edit(edit, move_late=move_late)
         return asked, [journal, self._replicate(), *self._go_on()]
+
+    def seat(self, changes: Allocation) -> list[Command]:
+        """Give sources other loaders, from the first row of each on that nobody was asked for.
+
+        Args:
+            changes: By source. A number that stood for a loader on one host must not stand for one on another.
+        """
+        return [*self._course.seat(changes), *self._go_on()]
+
+    def drain(self, host: str) -> list[Command]:
+        """Note that a host is to go, which was given no seat any more; `Drained` says when nothing of it is needed."""
+        return [*self._course.drain(host), *self._go_on()]
+
+    def gauges(self) -> dict[str, SourceGauge]:
+        """Return how each source keeps up."""
+        lane = self._course.planning.main
+        return {source: lane.gauge(source) for source in self._orders}
 
     def recall(self, step: int) -> list[Command]:
         """Return what to do so that the plan of a step, past or to come, is held."""
@@ -348,7 +370,7 @@ class Coordinator:
             case BytesHeld(constructor=name, nbytes=nbytes):
                 self._handout.hold(name, nbytes)
             case HostLost(host=host):
-                self._course.lose_host(host)
+                return self._course.lose_host(host)
             case HostSilent(host=host):
                 self._course.ask_host_again(host)
             case HostJoined(host=host, is_shadow=is_shadow):

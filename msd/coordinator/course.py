@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from msd.coordinator.commands import Command, Examine, Follow, Planned, Release
+from msd.coordinator.commands import Command, Drained, Examine, Follow, Planned, Release, Seats
 from msd.coordinator.edits import Edits
 from msd.coordinator.generations import Generations, some_ranks
 from msd.coordinator.handout import Handout
@@ -10,8 +10,10 @@ from msd.coordinator.history import History
 from msd.coordinator.hosts import Hosts
 from msd.coordinator.lane import Lane
 from msd.coordinator.lookahead import RowRequest
+from msd.coordinator.placement import Placement
 from msd.coordinator.planning import Planning
 from msd.coordinator.question import no_step
+from msd.core.allocation import Allocation
 from msd.core.journal import Edit
 from msd.core.order import SourceOrder
 from msd.core.plan import StepPlan
@@ -142,23 +144,47 @@ class Course:
         self._handout.forget(self.history.forget(self._needed()))
         return commands
 
-    def lose_host(self, host: str) -> None:
+    def lose_host(self, host: str) -> list[Command]:
         """Note that a host is gone: what it owed is asked of others, and its steps are assigned with other owners."""
         if host in self._hosts.placement.alive:
             self.ask_host_again(host)
             for asked in self._asked_of.values():
                 asked.discard(host)
-        if self._hosts.lose(host):
-            self._handout.move()
+        was = self._hosts.placement
+        if not self._hosts.lose(host):
+            return []
+        self._handout.move()
+        return self._seats(was)
 
     def join_host(self, host: str, *, is_shadow: bool) -> list[Command]:
-        """Note that a host came which holds nothing; return what it is to follow if it stands by."""
+        """Note that a host came which holds nothing; return what it is to follow, or to hold."""
+        commands: list[Command] = []
         if host in self._hosts.all:
             # Another process of one that nobody said was lost.
-            self.lose_host(host)
+            commands = self.lose_host(host)
         if self._hosts.join(host, is_shadow=is_shadow):
             self._handout.move()
-        return self._follow(host) if host in self._hosts.shadows else []
+        commands += self.seats(host) if host in self._hosts.placement.alive else []
+        return [*commands, *(self._follow(host) if host in self._hosts.shadows else [])]
+
+    def seat(self, changes: Allocation) -> list[Command]:
+        """Give sources other loaders, from the first row of each on that nobody was asked for."""
+        was = self._hosts.placement
+        lane = self.planning.main
+        self._hosts.seat({source: (lane.asked(source), seating) for source, seating in changes.items()})
+        return self._seats(was)
+
+    def drain(self, host: str) -> list[Command]:
+        """Note that a host is to go."""
+        self._hosts.drain(host)
+        return [Drained(done) for done in self._hosts.drained()]
+
+    def seats(self, *hosts: str) -> list[Command]:
+        """Return what tells hosts which loaders they have, if somebody says how many workers those have."""
+        if not self._hosts.is_sized:
+            return []
+        placement = self._hosts.placement
+        return [Seats(host, placement.seats_of(host)) for host in hosts or placement.alive]
 
     def ask_host_again(self, host: str) -> None:
         """Ask once more for what a host owes, of whoever owns it now."""
@@ -270,10 +296,19 @@ class Course:
             if before > self._released.get(source, 0):
                 self._released[source] = before
                 commands.append(Release(source, before))
+        was = self._hosts.placement
+        if self._hosts.prune(self._released):
+            commands += self._seats(was)
         if watermark >= self._followed_through + self._depth:
             self._followed_through = watermark
             commands += [command for shadow in self._hosts.shadows for command in self._follow(shadow)]
         return commands
+
+    def _seats(self, was: Placement) -> list[Command]:
+        """Return what tells hosts of a change, and which hosts need not be there any more."""
+        placement = self._hosts.placement
+        changed = [host for host in placement.alive if was.seats_of(host) != placement.seats_of(host)]
+        return [*(self.seats(*changed) if changed else []), *(Drained(host) for host in self._hosts.drained())]
 
     def _follow(self, shadow: str) -> list[Command]:
         """Return what tells a shadow where the rows of the next steps begin."""

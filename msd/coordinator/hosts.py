@@ -1,8 +1,9 @@
 """Which loader hosts there are: those that own windows, and shadows that stand by to take over."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msd.coordinator.placement import Placement
+from msd.core.allocation import Seating
 
 
 class Hosts:
@@ -12,6 +13,9 @@ class Hosts:
         """Begin with the hosts of a placement, and shadows that hold nothing."""
         self.placement = placement
         self._shadows = dict.fromkeys(shadows)
+        self._draining: set[str] = set()
+        self.is_sized = any(seating.workers is not None for seating in placement.allocation.values())
+        """Whether somebody says how many workers loaders have: hosts that come then hold what they are given."""
         self.orphaned_by: str | None = None
         """The host that was lost last and took all windows with it; None while somebody holds them."""
 
@@ -32,12 +36,13 @@ class Hosts:
             return False
         if host not in self.placement.alive:
             return False
+        self._draining.discard(host)
         heir = next(iter(self._shadows), None)
         if heir is not None:
             del self._shadows[heir]
             self.placement = self.placement.handed_over(host, heir)
         else:
-            self.placement = self.placement.without(host)
+            self.placement = self.placement.without(host, spared=self._draining)
             if not self.placement.alive:
                 self.orphaned_by = host
         return True
@@ -49,5 +54,32 @@ class Hosts:
             return False
         self._shadows.pop(host, None)
         was_orphaned, self.orphaned_by = self.orphaned_by is not None, None
-        self.placement = self.placement.with_host(host)
+        if self.is_sized and not was_orphaned:
+            self.placement = self.placement.joined(host)
+        else:
+            self.placement = self.placement.with_host(host)
         return was_orphaned
+
+    def seat(self, changes: Mapping[str, tuple[int, Seating]]) -> None:
+        """Give sources other loaders, each from an ordinal on."""
+        self.is_sized = True
+        for source, (start, seating) in changes.items():
+            self.placement = self.placement.changed(source, seating, start=start)
+
+    def drain(self, host: str) -> None:
+        """Note that a host is to go: what others lose does not come to it."""
+        if host in self.placement.alive:
+            self._draining.add(host)
+
+    def prune(self, released: Mapping[str, int]) -> bool:
+        """Forget loaders of which every row was let go; return whether there were any."""
+        before, self.placement = self.placement, self.placement.pruned(released)
+        return before is not self.placement
+
+    def drained(self) -> tuple[str, ...]:
+        """Return the hosts that were to be drained and hold nothing any more; each once."""
+        done = tuple(sorted(host for host in self._draining if not self.placement.seats_of(host)))
+        for host in done:
+            self._draining.discard(host)
+            self.placement = self.placement.left(host)
+        return done

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
+from msd.coordinator.gauges import SourceGauge
 from msd.coordinator.lookahead import Lookahead, RowRequest
 from msd.core.journal import Edit, SkipRows
 from msd.core.order import SourceOrder
@@ -64,6 +65,16 @@ class Lane:
     def consumed(self, source: str) -> int:
         """Return the ordinal of a source at which planning stood after the last step."""
         return self._sources[source].consumed
+
+    def asked(self, source: str) -> int:
+        """Return the first ordinal of a source that nobody was asked for."""
+        return self._sources[source].asked
+
+    def gauge(self, source: str) -> SourceGauge:
+        """Return how a source keeps up."""
+        ahead = self._sources[source]
+        is_starved = self.starved is not None and self.starved.source == source
+        return SourceGauge(ahead.consumed, max(0, ahead.observed - ahead.consumed), ahead.wanted, is_starved)
 
     @property
     def skips(self) -> tuple[SkipRows, ...]:

@@ -53,6 +53,16 @@ class Lookahead:
         return self._arrived
 
     @property
+    def asked(self) -> int:
+        """The first ordinal that nobody was asked for."""
+        return self._asked
+
+    @property
+    def wanted(self) -> int:
+        """Rows that it pays to have ready."""
+        return self._rows_ahead
+
+    @property
     def consumed(self) -> int:
         """The ordinal at which the planner stood after its last step."""
         return self._consumed

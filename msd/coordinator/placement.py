@@ -7,7 +7,7 @@ before stays with who prepares it, until it is delivered. So nothing is transfor
 # D = documents of a step. N = ordinals.
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -126,22 +126,26 @@ class Placement:
         kept = {source: _pruned(eras, released.get(source, 0)) for source, eras in self.eras.items()}
         return self if kept == self.eras else Placement(self.version, kept, self.alive)
 
-    def without(self, host: str) -> "Placement":
+    def without(self, host: str, spared: Collection[str] = ()) -> "Placement":
         """Return the next version, with the loaders of a lost host dealt to those that are left.
 
         Where none is left they stay with the lost one until another comes.
+
+        Args:
+            host: That is lost.
+            spared: Hosts that are given none as long as there are others.
         """
         alive = tuple(name for name in self.alive if name != host)
         if not alive:
             return Placement(self.version + 1, self.eras, ())
-        load = self._load(alive)
+        load = self._load([name for name in alive if name not in spared] or alive)
         heirs: dict[tuple[str, int], str] = {}
 
         def heir(source: str, seat: Seat) -> str:
             if seat.host != host:
                 return seat.host
             if (source, seat.partition) not in heirs:
-                chosen = min(alive, key=lambda candidate: (load[candidate], candidate))
+                chosen = min(load, key=lambda candidate: (load[candidate], candidate))
                 load[chosen] += 1
                 heirs[source, seat.partition] = chosen
             return heirs[source, seat.partition]
@@ -183,6 +187,10 @@ class Placement:
     def joined(self, host: str) -> "Placement":
         """Return the next version, with one host more that holds nothing yet: who wants it to changes it."""
         return replace(self, version=self.version + 1, alive=(*(name for name in self.alive if name != host), host))
+
+    def left(self, host: str) -> "Placement":
+        """Return the same without a host that holds nothing. Nobody has to be told."""
+        return replace(self, alive=tuple(name for name in self.alive if name != host))
 
     def again(self) -> "Placement":
         """Return the next version of the same: who was told of this one is to ask once more."""

@@ -15,6 +15,7 @@ from msd.constructor.shelf import Shelf
 from msd.coordinator import RankStanding, deal, merged
 from msd.coordinator.commands import (
     Assign,
+    Drained,
     Drop,
     Examine,
     Fail,
@@ -25,6 +26,7 @@ from msd.coordinator.commands import (
     Release,
     Replicate,
     Rewind,
+    Seats,
 )
 from msd.coordinator.events import (
     BytesHeld,
@@ -37,6 +39,7 @@ from msd.coordinator.events import (
     RanksStand,
     StepAsked,
 )
+from msd.core.allocation import Seat, Seating
 from msd.core.journal import SetWeights, SkipRows, edits_from_state, edits_to_state
 from msd.core.mesh import Mesh
 from msd.core.state import canonical_json
@@ -135,6 +138,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.edits: tuple = ()
         """In force, or about to be."""
         self.first_step = 0
+        self.num_loaders = 10
+        """Above the number of any loader so far."""
         self._note(self.coordinator.begin())
 
     def teardown(self) -> None:
@@ -157,6 +162,13 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 assert command.through < min(standing) - 1, "a step that may be asked for once more is dropped"
             elif isinstance(command, Follow):
                 assert command.host in self.coordinator.shadows
+            elif isinstance(command, Drained):
+                # It is closed: nobody may be sent there any more.
+                assert not self.coordinator.placement.seats_of(command.host)
+                self.alive.discard(command.host)
+                self.copies.pop(command.host, None)
+            elif isinstance(command, Seats):
+                assert command.seats == self.coordinator.placement.seats_of(command.host)
             if isinstance(command, Assign | Drop | Rewind | Finish | Examine | Journal | Replicate):
                 self.under_way.append(command)
 
@@ -273,6 +285,30 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self._note(self.coordinator.handle_all([HostLost(host), HostLost(host)]))
         else:
             self._note(self.coordinator.handle(HostSilent(host)))
+
+    @precondition(lambda self: self.coordinator.placement.alive)
+    @rule(data=st.data(), source=st.sampled_from(sorted(SOURCES)), is_striped=st.booleans())
+    def somebody_seats_a_source_anew(self, data, source, is_striped):
+        owners = st.sampled_from(sorted(self.coordinator.placement.alive))
+        hosts = data.draw(st.lists(owners, min_size=1, max_size=3))
+        self._note(self.coordinator.seat({source: self._seating(hosts, is_striped=is_striped)}))
+
+    @precondition(lambda self: len(self.coordinator.placement.alive) > 1)
+    @rule(data=st.data())
+    def a_host_is_drained(self, data):
+        going, other = data.draw(st.permutations(sorted(self.coordinator.placement.alive)))[:2]
+        changes = {
+            source: self._seating([other if seat.host == going else seat.host for seat in seating.seats])
+            for source, seating in self.coordinator.placement.allocation.items()
+            if any(seat.host == going for seat in seating.seats)
+        }
+        self._note(self.coordinator.seat(changes))
+        self._note(self.coordinator.drain(going))
+
+    def _seating(self, hosts, *, is_striped=False) -> Seating:
+        first, self.num_loaders = self.num_loaders, self.num_loaders + len(hosts)
+        seats = (Seat(first + number, host, 1 + number) for number, host in enumerate(hosts))
+        return Seating(tuple(seats), is_striped)
 
     @rule(host=st.sampled_from("abcde"), is_shadow=st.booleans())
     def a_host_comes(self, host, is_shadow):

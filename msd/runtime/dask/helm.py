@@ -11,6 +11,7 @@ from msd.coordinator import Coordinator
 from msd.coordinator.commands import (
     Avoid,
     Command,
+    Drained,
     Examine,
     Fail,
     Follow,
@@ -19,6 +20,7 @@ from msd.coordinator.commands import (
     Planned,
     Release,
     Replicate,
+    Seats,
     Warn,
 )
 from msd.coordinator.events import Event, RunFailed, TimePassed
@@ -73,6 +75,8 @@ class Helm:
         self.record = RunRecord()
         """Of the present generation, as far as this planner planned it."""
         self.news = News()
+        self.drained: list[str] = []
+        """Hosts of which nothing is needed any more, in the order in which that became so."""
         self.superseded: Superseded | None = None
         """Why this planner has nothing to say any more."""
         self._identity = identity
@@ -194,6 +198,12 @@ class Helm:
                     crew.hosts[host].tell("follow", {"kind": "follow", "cursors": dict(cursors)})
             case Replicate(standing=standing):
                 crew.replicate(standing_to_wire(standing))
+            case Seats(host=host, seats=seats):
+                if host in crew.hosts:
+                    told = [[source, one.partition, one.workers] for source, of in seats.items() for one in of]
+                    crew.hosts[host].tell("seats", {"kind": "seats", "seats": told})
+            case Drained(host=host):
+                self.drained.append(host)
             case Journal():
                 self.journalling.put(command)
             case Warn(text=text):

@@ -2,7 +2,7 @@
 
 from driven_ranks import Ranks, make, of_kind
 
-from msd.coordinator.commands import Assign, Examine, Follow, Isolate, Replicate, Rewind
+from msd.coordinator.commands import Assign, Drained, Examine, Follow, Isolate, Replicate, Rewind, Seats
 from msd.coordinator.events import (
     ConstructorJoined,
     ConstructorLost,
@@ -12,6 +12,7 @@ from msd.coordinator.events import (
     RowsEnded,
     StepAsked,
 )
+from msd.core.allocation import Seat, Seating
 
 
 def owners(assigns) -> set[str]:
@@ -136,3 +137,58 @@ def test_ranks_of_a_lost_constructor_hold_the_others_until_they_come_again():
     met = ranks.happens(ConstructorJoined("c0")) + ranks.connect(0, standing)
     assert [c.plan.step for c in of_kind(Assign, met) if c.constructor == "c0"] == [0, 1]
     assert ranks.run.coordinator.rank_standing(0).session > standing.session
+
+
+def test_a_source_that_is_seated_anew_is_asked_of_its_new_loaders_from_there_on():
+    ranks = Ranks(make(hosts=("a", "b", "c"), partitions=1))
+    before = asked(ranks.run.coordinator.begin())
+    told = of_kind(Seats, ranks.run.coordinator.seat({"web": Seating((Seat(7, "c", 3),))}))
+    assert {command.host: command.seats.get("web", ()) for command in told}["c"] == (Seat(7, "c", 3),)
+    examines = [
+        command
+        for step in range(1, 30)
+        for rank in ranks.sessions
+        for command in ranks.run.coordinator.handle(StepAsked(rank, ranks.sessions[rank], 0, step))
+    ]
+    later = [c for c in of_kind(Examine, examines) if c.source == "web"]
+    assert later
+    assert {(c.host, c.partition) for c in later} == {("c", 7)}
+    assert not before & asked(later)
+
+
+def test_a_host_that_is_drained_is_done_when_its_last_row_was_let_go():
+    ranks = Ranks(make(hosts=("a", "b"), partitions=1))
+    allocation = ranks.run.coordinator.placement.allocation
+    moves = {source: Seating((Seat(5, "b", 1),)) for source, of in allocation.items() if of.seats[0].host == "a"}
+    ranks.note(ranks.run.coordinator.seat(moves))
+    assert of_kind(Drained, ranks.note(ranks.run.coordinator.drain("a"))) == []
+    met = ranks.ask_all(range(1, 40))
+    assert of_kind(Drained, met) == [Drained("a")]
+    assert ranks.run.coordinator.placement.alive == ("b",)
+    assert owners(of_kind(Assign, met)[-4:]) == {"b"}
+
+
+def test_what_a_lost_host_had_does_not_come_to_one_that_is_drained():
+    ranks = Ranks(make(hosts=("a", "b", "c"), partitions=2))
+    ranks.note(ranks.run.coordinator.drain("b"))
+    ranks.happens(HostLost("a"))
+    hosts = ranks.run.coordinator.placement.hosts
+    assert {name for of in hosts.values() for name in of} <= {"b", "c"}
+    assert sum(of.count("c") for of in hosts.values()) >= 3
+
+
+def test_a_host_that_comes_to_a_run_that_is_sized_holds_what_it_is_given():
+    ranks = Ranks(make(hosts=("a", "b"), partitions=2))
+    ranks.note(ranks.run.coordinator.seat({"web": Seating((Seat(5, "b", 2),))}))
+    met = ranks.happens(HostJoined("c"))
+    assert of_kind(Seats, met) == [Seats("c", {})]
+    assert "c" not in {name for of in ranks.run.coordinator.placement.hosts.values() for name in of}
+
+
+def test_gauges_say_how_each_source_keeps_up():
+    ranks = Ranks(make())
+    ranks.ask_all(range(1, 4))
+    gauges = ranks.run.coordinator.gauges()
+    assert set(gauges) == {"web", "books"}
+    assert all(gauge.consumed > 0 and gauge.wanted >= gauge.ready >= 0 for gauge in gauges.values())
+    assert not any(gauge.is_starved for gauge in gauges.values())
