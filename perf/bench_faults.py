@@ -7,6 +7,8 @@
 Every run is `msd serve` with workers in processes of their own, two ranks, and faults drawn from its seed: SIGKILL,
 SIGSTOP for good or for a while, SIGTERM, singly and in pairs, of every role (`tests/faults/fault_run.py` deals them). A
 run of which a byte differs, or of which a process or a file stays, is told with its seed; `--only SEED` repeats it.
+With `--log FILE` every run is a line of JSON there, and one that is there already is not run again: a soak that was cut
+off goes on.
 
 A gap is the longest that a rank waited for one step between a fault and the next. A rank works `PACE_S` a step.
 """
@@ -81,15 +83,35 @@ class Soak:
     useful: list[float] = field(default_factory=list)
     waits_s: list[float] = field(default_factory=list)
 
-    def add(self, shape: Shape, outcome: Outcome) -> None:
-        """Count a run that went as it should."""
-        self.faults += len(outcome.struck)
-        self.waits_s += outcome.waits_s
-        self.useful.append((STEPS - 1) * PACE_S / outcome.took_s)
-        at_once = [struck.fault.at_step for struck in outcome.struck]
-        for struck in outcome.struck:
-            is_pair = at_once.count(struck.fault.at_step) > 1
-            self.gaps_s[("pairs", "of any") if is_pair else key_of(shape, struck)].append(struck.gap_s)
+    def add(self, run: dict[str, Any]) -> None:
+        """Count a run, as `run_of` or a log tells it."""
+        self.runs += 1
+        if run["failed"]:
+            self.failed[run["seed"]] = run["failed"]
+            return
+        self.faults += len(run["gaps"])
+        self.waits_s.append(run["longest_s"])
+        self.useful.append(run["useful"])
+        for role, how, gap_s in run["gaps"]:
+            self.gaps_s[role, how].append(gap_s)
+
+
+def run_of(seed: int, shape: Shape, outcome: Outcome) -> dict[str, Any]:
+    """Return what a run that went as it should came to, as a line of the log."""
+    at_once = [struck.fault.at_step for struck in outcome.struck]
+    pairs = {step for step in at_once if at_once.count(step) > 1}
+    gaps = [
+        (*(("pairs", "of any") if struck.fault.at_step in pairs else key_of(shape, struck)), struck.gap_s)
+        for struck in outcome.struck
+    ]
+    return {
+        "seed": seed,
+        "shape": shape.name,
+        "failed": "",
+        "gaps": gaps,
+        "useful": (STEPS - 1) * PACE_S / outcome.took_s,
+        "longest_s": max(outcome.waits_s),
+    }
 
 
 def main() -> None:
@@ -107,30 +129,38 @@ def main() -> None:
         seeds = (
             [arguments.only] if arguments.only is not None else range(arguments.seed, arguments.seed + arguments.runs)
         )
-        soak = _soaked(config, seeds, arguments.shapes)
+        soak = _soaked(config, seeds, arguments.shapes, arguments.log)
         report["soak"] = _told(soak)
     print(json.dumps(report, indent=1) if arguments.json else _tables(report))
     sys.exit(bool(soak.failed))
 
 
-def _soaked(config: Path, seeds: Iterable[int], names: Sequence[str]) -> Soak:
+def _soaked(config: Path, seeds: Iterable[int], names: Sequence[str], log: Path | None) -> Soak:
     soak = Soak()
     shapes = [shape for shape in SHAPES if shape.name in names]
     expected = undisturbed(config, STEPS) if seeds else {}
+    lines = log.read_text().splitlines() if log is not None and log.exists() else []
+    known = {run["seed"]: run for run in map(json.loads, lines)}
     for seed in seeds:
+        if seed in known:
+            soak.add(known[seed])
+            continue
         shape = random.Random(seed).choice(shapes)
         faults = drawn(seed, shape.cast, first=FIRST, last=LAST, apart=APART)
-        soak.runs += 1
         began = time.monotonic()
         try:
             outcome = _run(config, shape, faults)
             outcome.check(expected)
-            soak.add(shape, outcome)
+            run = run_of(seed, shape, outcome)
             said = "waits " + ", ".join(f"{struck.gap_s:.2f}" for struck in outcome.struck)
         except Exception as error:
             notes = "\n".join(getattr(error, "__notes__", []))
-            soak.failed[seed] = f"{shape.name}: {type(error).__name__}: {error}"
+            run = {"seed": seed, "shape": shape.name, "failed": f"{shape.name}: {type(error).__name__}: {error}"}
             said = f"FAILED {error}\n{notes}"
+        soak.add(run)
+        if log is not None:
+            with log.open("a") as out:
+                out.write(json.dumps(run) + "\n")
         dealt = ", ".join(map(str, faults))
         print(
             f"seed {seed} {shape.name} ({time.monotonic() - began:.0f} s): {dealt}: {said}", file=sys.stderr, flush=True
@@ -263,6 +293,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=int, default=0, help="of a run with one fault a minute")
     parser.add_argument("--ettr", type=float, default=0, metavar="SECONDS", help="of each of three runs")
     parser.add_argument("--every", type=float, default=8.0, metavar="SECONDS", help="between kills of --ettr")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="lines of JSON, one a run; those there are kept")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
