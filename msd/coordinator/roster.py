@@ -7,7 +7,7 @@ under a new epoch, by the worker that suits it best; which rows a host prepares 
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["planner", "constructor", "host"]
@@ -28,6 +28,8 @@ class Worker:
     address: str
     host: str
     """Of the machine."""
+    incarnation: int = field(default=0, compare=False)
+    """Processes that were lost at this address before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,16 @@ class WorkerLost:
     """For people: `SIGKILL`, `exit status 1`, ..."""
     is_counted: bool = True
     """False: it ended itself for a reason that does not come again, such as a row that is left out from then on."""
+    incarnation: int = 0
+    """Of the process: another one may be at the same address by the time that this is heard."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAnswered:
+    """A process that was given nothing, because what it held did not answer, answers again."""
+
+    address: str
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +93,7 @@ class PostAnswered:
     epoch: int
 
 
-Event: TypeAlias = WorkerCame | WorkerLost | WorkerEnded | PostLost | PostSilent | PostAnswered
+Event: TypeAlias = WorkerCame | WorkerLost | WorkerAnswered | WorkerEnded | PostLost | PostSilent | PostAnswered
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +136,20 @@ class KillWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """Ask a process that is given nothing until it answers, or is lost."""
+
+    worker: Worker
+
+
+@dataclass(frozen=True, slots=True)
 class GiveUp:
     """The run cannot go on."""
 
     why: str
 
 
-Command: TypeAlias = Vacate | Fill | StartWorker | KillWorker | GiveUp
+Command: TypeAlias = Vacate | Fill | StartWorker | KillWorker | Probe | GiveUp
 
 
 @dataclass(slots=True)
@@ -253,8 +272,11 @@ class Roster:
     def _note(self, event: Event, now_s: float) -> list[Command]:
         match event:
             case WorkerCame(worker=worker):
-                self._workers[worker.address] = worker
-                self._killed.pop(worker.name, None)
+                return self._come(worker, now_s)
+            case WorkerAnswered(address=address, incarnation=incarnation):
+                there = self._workers.get(address)
+                if there is not None and there.incarnation == incarnation:
+                    self._frozen.discard(address)
                 return []
             case WorkerLost():
                 return self._lose_worker(event, now_s)
@@ -274,10 +296,23 @@ class Roster:
                     self._frozen.discard(post.worker.address)
                 return []
 
+    def _come(self, worker: Worker, now_s: float) -> list[Command]:
+        """Take that a process is there; of one that was there before it is the end, if nobody said so."""
+        before = self._workers.get(worker.address)
+        commands: list[Command] = []
+        if before is not None and before.incarnation != worker.incarnation:
+            lost = WorkerLost(worker.address, "another process took its place", incarnation=before.incarnation)
+            # It need not be started: it is there.
+            commands = [one for one in self._lose_worker(lost, now_s) if not isinstance(one, StartWorker)]
+        self._workers[worker.address] = worker
+        self._killed.pop(worker.name, None)
+        return commands
+
     def _lose_worker(self, lost: WorkerLost, now_s: float) -> list[Command]:
-        worker = self._workers.pop(lost.address, None)
-        if worker is None:
+        worker = self._workers.get(lost.address)
+        if worker is None or worker.incarnation != lost.incarnation:
             return []
+        del self._workers[lost.address]
         self._frozen.discard(lost.address)
         how = self._killed.pop(worker.name, lost.how)
         held = [post for post in (*self._fixed, *self._hosts.values()) if post.worker == worker]
@@ -299,7 +334,8 @@ class Roster:
             return self._kill(post, self._silence_s)
         # Not ours to kill: what is there is not listened to any more, and comes to its end when it is told.
         self._frozen.add(post.worker.address)
-        return [self._vacate(post, f"no answer for {self._silence_s:g} s", now_s)]
+        probe = Probe(post.worker)
+        return [self._vacate(post, f"no answer for {self._silence_s:g} s", now_s), probe]
 
     def _kill_if_silent(self, post: _Post, now_s: float) -> list[Command]:
         if post.silent_since is None or post.worker is None or post.worker.name not in self._own:

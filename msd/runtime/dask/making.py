@@ -54,20 +54,36 @@ class Maker:
 
         A worker that cannot be reached has none: what is made there fails.
         """
-        lacking = [address for address in dict.fromkeys(addresses) if address not in self._shared]
+        lacking = [one for one in dict.fromkeys(addresses) if one not in self._shared and one not in self._lost]
         if not lacking:
             return
-        try:
-            futures = await asyncio.wait_for(
-                self._client.scatter(list(values), workers=lacking, broadcast=True, hash=False), deadline_s
-            )
-        except (OSError, RuntimeError, ValueError, KeyError, TimeoutError):
+        futures = await self._sent(values, lacking, deadline_s)
+        if futures is not None:
+            self._shared.update(dict.fromkeys(lacking, futures))
+        elif len(lacking) > 1:
             # One of them is gone: the others are sent to one by one.
-            if len(lacking) > 1:
-                for address in lacking:
-                    await self.share(values, [address], deadline_s=deadline_s)
-            return
-        self._shared.update(dict.fromkeys(lacking, tuple(futures)))
+            for address in lacking:
+                await self.share(values, [address], deadline_s=deadline_s)
+
+    async def _sent(self, values: Sequence[Any], addresses: list[str], deadline_s: float) -> tuple[Any, ...] | None:
+        """Return futures of values that all of some workers have, None if one of them cannot be reached.
+
+        Dask waits long for a worker that leaves in good order: that it has left is heard sooner.
+        """
+        sending = asyncio.ensure_future(
+            self._client.scatter(list(values), workers=addresses, broadcast=True, hash=False)
+        )
+        deadline = asyncio.get_running_loop().time() + deadline_s
+        try:
+            while not sending.done():
+                if self._lost.intersection(addresses) or asyncio.get_running_loop().time() > deadline:
+                    return None
+                await asyncio.wait({sending}, timeout=POLL_S)
+            return tuple(sending.result())
+        except (OSError, RuntimeError, ValueError, KeyError, TimeoutError):
+            return None
+        finally:
+            sending.cancel()
 
     def shared(self, address: str) -> tuple[Any, ...]:
         """Return futures of what a worker was sent.
@@ -122,6 +138,11 @@ class Maker:
     def note_lost(self, address: str) -> None:
         """Take that a worker is gone: what was to be made there will not be."""
         self._lost.add(address)
+        self._shared.pop(address, None)
+
+    def note_came(self, address: str) -> None:
+        """Take that a worker is there, perhaps where another one was lost: it has nothing yet."""
+        self._lost.discard(address)
         self._shared.pop(address, None)
 
     def release(self, refs: Iterable[Ref]) -> None:

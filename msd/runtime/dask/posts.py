@@ -101,6 +101,12 @@ class Posts:
         if self._maker is not None:
             self._maker.note_lost(address)
 
+    def note_came(self, address: str) -> None:
+        """Take that a worker is there, perhaps where another one was lost."""
+        self._gone.pop(address, None)
+        if self._maker is not None:
+            self._maker.note_came(address)
+
     def _is_gone(self, address: str) -> asyncio.Event:
         return self._gone.setdefault(address, asyncio.Event())
 

@@ -7,6 +7,7 @@ a planner is made anew: content is computed from addresses and plans from positi
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,10 +24,12 @@ from msd.coordinator.roster import (
     KillWorker,
     PostLost,
     PostSilent,
+    Probe,
     Roster,
     StartWorker,
     Vacate,
     Worker,
+    WorkerAnswered,
     WorkerCame,
     WorkerEnded,
     WorkerLost,
@@ -86,7 +89,7 @@ class Supervisor:
         self._num_control = 1 if cluster is None else len(cluster.names) - self._num_loading
         self._address, self._cluster = address, cluster
         self._deadline_s = runtime.deadline_s
-        silence_s = min(runtime.silence_s, runtime.deadline_s / 2)
+        silence_s = self._silence_s = min(runtime.silence_s, runtime.deadline_s / 2)
         self._roster = Roster(
             num_hosts=runtime.workers,
             num_shadows=run.config.shadows,
@@ -101,6 +104,10 @@ class Supervisor:
         pinging = Pinging(silence_s=silence_s, happened=self._put)
         self._posts = Posts(run, registry, pinging, self._tasks, listen=listen, silence_s=silence_s)
         self._client: Client | None = None
+        self._num_lost: Counter[str] = Counter()
+        """By address: processes that were lost there, as far as was heard."""
+        self._probed: set[tuple[str, int]] = set()
+        """Address and incarnation of processes that are asked whether they answer again."""
         self.recoveries = Recoveries(asyncio.get_running_loop().time)
         self.error: EngineError | None = None
         """Why the run cannot go on."""
@@ -220,7 +227,7 @@ class Supervisor:
         )
         await check_versions(client, [worker.address for worker in found])
         self._posts.use(client)
-        return found
+        return [replace(worker, incarnation=self._num_lost[worker.address]) for worker in found]
 
     async def _drop_client(self) -> None:
         client, self._client = self._client, None
@@ -269,29 +276,52 @@ class Supervisor:
 
     def _hear_lost(self, event: tuple[float, dict[str, Any]]) -> None:
         address = event[1]["worker"]
+        incarnation = self._num_lost[address]
+        self._num_lost[address] += 1
         self._posts.note_lost(address)
         worker = self._roster.worker(address)
-        if worker is not None:
-            self._tasks.spawn(self._note_lost(worker))
+        name = None if worker is None or worker.incarnation != incarnation else worker.name
+        # Also one of which it was not heard yet that it came.
+        self._tasks.spawn(self._note_lost(address, incarnation, name))
 
-    async def _note_lost(self, worker: Worker) -> None:
+    async def _note_lost(self, address: str, incarnation: int, name: str | None) -> None:
         how = "its Dask worker left the cluster"
-        if self._cluster is not None and worker.name in self._cluster.names:
-            how = await asyncio.to_thread(self._cluster.how_ended, worker.name)
-        self._put(_lost(worker.address, how))
+        if self._cluster is not None and name in self._cluster.names:
+            how = await asyncio.to_thread(self._cluster.how_ended, name)
+        self._put(_lost(address, how, incarnation))
 
     def _hear_came(self, event: tuple[float, dict[str, Any]]) -> None:
         found = event[1]
-        self._put(WorkerCame(Worker(found["name"], found["worker"], found["host"])))
+        address = found["worker"]
+        self._posts.note_came(address)
+        self._put(WorkerCame(Worker(found["name"], address, found["host"], self._num_lost[address])))
+
+    async def _probe(self, worker: Worker) -> None:
+        """Ask a process for a sign of life until it gives one or is lost."""
+        known = worker.address, worker.incarnation
+        if known in self._probed:
+            return
+        self._probed.add(known)
+        while self._num_lost[worker.address] == worker.incarnation and self.error is None:
+            with contextlib.suppress(OSError, RuntimeError, TimeoutError):
+                async with asyncio.timeout(self._silence_s):
+                    await self.client.rpc(worker.address).identity()
+                self._put(WorkerAnswered(*known))
+                break
+            await asyncio.sleep(PAUSE_S)
+        self._probed.discard(known)
 
     def _look_after_processes(self) -> None:
         if self._cluster is None:
             return
         for name, how in self._cluster.newly_ended().items():
             address = self._roster.address(name)
-            if address is not None:
-                self._posts.note_lost(address)
-            self._put(WorkerEnded(name, how) if address is None else _lost(address, how))
+            worker = None if address is None else self._roster.worker(address)
+            if worker is None:
+                self._put(WorkerEnded(name, how))
+                continue
+            self._posts.note_lost(worker.address)
+            self._put(_lost(worker.address, how, worker.incarnation))
 
     # Deciding and performing.
 
@@ -320,6 +350,8 @@ class Supervisor:
                     assert self._cluster is not None
                     _LOG.warning("worker %s is ended and started anew: %s", name, why)
                     self._cluster.kill(name)
+                case Probe(worker=worker):
+                    self._tasks.spawn(self._probe(worker))
                 case GiveUp(why=why):
                     await self.give_up(EngineError(why))
         fills = [command for command in commands if isinstance(command, Fill)]
@@ -350,8 +382,8 @@ class Supervisor:
         return asyncio.get_running_loop().time()
 
 
-def _lost(address: str, how: str) -> WorkerLost:
-    return WorkerLost(address, how, is_counted=how != how_ended(EXIT_STATUS))
+def _lost(address: str, how: str, incarnation: int) -> WorkerLost:
+    return WorkerLost(address, how, is_counted=how != how_ended(EXIT_STATUS), incarnation=incarnation)
 
 
 def rewound(known: Standing, step: int | None) -> Standing:

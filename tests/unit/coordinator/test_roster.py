@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from msd.coordinator.roster import (
     BUDGET_S,
     MOST_LOSSES,
@@ -7,10 +9,12 @@ from msd.coordinator.roster import (
     PostAnswered,
     PostLost,
     PostSilent,
+    Probe,
     Roster,
     StartWorker,
     Vacate,
     Worker,
+    WorkerAnswered,
     WorkerCame,
     WorkerEnded,
     WorkerLost,
@@ -212,8 +216,36 @@ def test_a_silent_planner_of_somebody_elses_process_is_replaced_elsewhere_and_it
     assert vacated(silent) == ["planner"]
     assert silent[0].how == "no answer for 3 s"
     assert filled(silent) == {"planner": "msd-control-1"}
+    assert [command.worker.name for command in others(silent)] == ["msd-control-0"]
     assert filled(cluster.silent("constructor-0")) == {"constructor-0": "msd-control-1"}
     assert filled(cluster.dies("msd-control-1")) == {}
+
+
+def test_a_process_of_somebody_elses_that_answers_again_is_given_posts_again():
+    cluster = Cluster("msd-control-0", "msd-control-1", "a", "b")
+    assert Probe(cluster.at["msd-control-0"]) in cluster.silent("planner")
+    cluster.happens(WorkerAnswered(cluster.at["msd-control-0"].address, incarnation=7))
+    assert filled(cluster.dies("msd-control-1")) == {}
+    back = cluster.happens(WorkerAnswered(cluster.at["msd-control-0"].address, incarnation=0))
+    assert filled(back) == {"planner": "msd-control-0"}
+
+
+def test_a_worker_that_comes_back_at_its_address_takes_part_whatever_is_heard_late_of_the_one_before():
+    cluster = Cluster("msd-control", "a", "b")
+    again = replace(cluster.at["a"], incarnation=1)
+    came = cluster.happens(WorkerCame(again))
+    assert vacated(came) == ["a"]
+    assert filled(came) == {"a": "a"}
+    assert cluster.happens(WorkerLost(again.address, "SIGKILL", incarnation=0)) == []
+    assert vacated(cluster.happens(WorkerLost(again.address, "SIGKILL", incarnation=1))) == ["a"]
+
+
+def test_a_worker_that_is_lost_again_before_it_held_anything_is_lost():
+    cluster = Cluster("msd-control", "a", "b", "spare")
+    address = cluster.at["spare"].address
+    events = [WorkerLost(address, "x"), WorkerCame(Worker("spare", address, "h", 1)), WorkerLost(address, "y", True, 1)]
+    assert cluster.happens(*events) == []
+    assert filled(cluster.dies("a")) == {}
 
 
 def test_a_silent_host_of_ours_is_killed_only_after_long():
