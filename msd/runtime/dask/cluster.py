@@ -74,26 +74,31 @@ class EmbeddedCluster:
 
     def __init__(self, names: list[str]) -> None:
         """Start a scheduler and one worker for each name."""
-        self._quiet = Quiet()
+        self._ending = contextlib.ExitStack()
+        """What was begun, to be ended in reverse: each of it also when another part fails or is interrupted."""
         self.names = tuple(names)
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self._reported: set[int] = set()
         self._starting = threading.Lock()
         self._is_closing = False
         clean()
-        self._logs = tempfile.TemporaryDirectory(prefix="msd-")
-        own(Path(self._logs.name))
-        with dask.config.set({**as_set(), "temporary-directory": self._logs.name}):
-            self._cluster = LocalCluster(
-                n_workers=0,
-                processes=True,
-                host="127.0.0.1",
-                dashboard_address="127.0.0.1:0",
-                silence_logs=False,
-            )
-        self.address: str = self._cluster.scheduler_address
-        self.dashboard_link: str | None = self._cluster.dashboard_link
         try:
+            self._ending.callback(Quiet().end)
+            self._logs = tempfile.TemporaryDirectory(prefix="msd-")
+            self._ending.callback(self._logs.cleanup)
+            own(Path(self._logs.name))
+            with dask.config.set({**as_set(), "temporary-directory": self._logs.name}):
+                self._cluster = LocalCluster(
+                    n_workers=0,
+                    processes=True,
+                    host="127.0.0.1",
+                    dashboard_address="127.0.0.1:0",
+                    silence_logs=False,
+                )
+            self._ending.callback(self._cluster.close, timeout=CLOSE_S)
+            self.address: str = self._cluster.scheduler_address
+            self.dashboard_link: str | None = self._cluster.dashboard_link
+            self._ending.callback(self._kill)
             for name in names:
                 self._start(name)
         except BaseException:
@@ -180,12 +185,7 @@ class EmbeddedCluster:
         """End workers and scheduler. Closing twice is fine."""
         with self._starting:
             self._is_closing = True
-        with contextlib.ExitStack() as ending:
-            # Each of these happens, also when one before it is interrupted.
-            ending.callback(self._quiet.end)
-            ending.callback(self._logs.cleanup)
-            ending.callback(self._cluster.close, timeout=CLOSE_S)
-            ending.callback(self._kill)
+        with self._ending:
             self._terminate()
 
     def _terminate(self) -> None:

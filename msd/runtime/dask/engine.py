@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import os
 import secrets
 import shutil
 import tempfile
@@ -68,12 +69,15 @@ class DaskEngine(TakesEdits):
         """
         check_supported(config)
         check_travels(config)
-        self.config = config
+        self._config = config
         self._run = secrets.token_hex(6)
         self._token = token or secrets.token_hex(16)
         self._cluster: EmbeddedCluster | None = None
         self._clients: dict[int, RankClient] = {}
         self._is_closed = False
+        self._pid = os.getpid()
+        self._supervisor: Supervisor | None = None
+        self._lost_store: EngineError | None = None
         self._hold: StoreHold | None = None
         # What was started, to be ended in reverse: each part also when one before it fails or is interrupted.
         self._ending = contextlib.ExitStack()
@@ -103,6 +107,11 @@ class DaskEngine(TakesEdits):
         return self._scheduler
 
     @property
+    def config(self) -> PipelineConfig:
+        """The run's configuration, on the mesh that it is on now."""
+        return self._config if self._supervisor is None else self._supervisor.config
+
+    @property
     def mesh(self) -> Mesh:
         """The trainer mesh."""
         return self.config.place
@@ -123,7 +132,7 @@ class DaskEngine(TakesEdits):
         self._check_open()
         planned = self._ask("stats")
         alive, shadows = planned.pop("alive"), planned.pop("shadows", [])
-        hosts = {host["host"]: host for host in self._loop.run(self._supervisor.ask_all("host", "stats"))}
+        hosts = {host["host"]: host for host in self._loop.run(self._supervised.ask_all("host", "stats"))}
         counts: dict[str, Any] = {}
         for host in hosts.values():
             counts = added(counts, host["sources"])
@@ -138,8 +147,8 @@ class DaskEngine(TakesEdits):
                 for name, role in roles.items()
                 if name in hosts
             ],
-            "constructors": self._loop.run(self._supervisor.ask_all("constructor", "stats")),
-            "recoveries": self._supervisor.recoveries.as_list(),
+            "constructors": self._loop.run(self._supervised.ask_all("constructor", "stats")),
+            "recoveries": self._supervised.recoveries.as_list(),
         }
 
     def save(self) -> str:
@@ -190,8 +199,7 @@ class DaskEngine(TakesEdits):
         if mesh is not None:
             config = config.on_mesh(mesh.as_dict() if isinstance(mesh, Mesh) else dict(mesh))
         wanted = None if step is None else step_number(step)
-        began: int = self._loop.run(self._supervisor.rewind(config, wanted))
-        self.config = config
+        began: int = self._loop.run(self._supervised.rewind(config, wanted))
         _close_clients(self._clients)
         self._clients.clear()
         return began
@@ -207,13 +215,17 @@ class DaskEngine(TakesEdits):
     def check(self) -> None:
         """Raise what ended the run, if something did; what is being replaced has not ended it."""
         self._check_open()
-        self._loop.run(self._supervisor.check())
+        self._loop.run(self._supervised.check())
 
     def close(self) -> None:
-        """End the run and every process it started; done at exit if it was not before. Closing twice is fine."""
+        """End the run and every process it started; done at exit if it was not before. Closing twice is fine.
+
+        A process that was forked from the engine's has nothing to end: the run is its parent's.
+        """
         self._is_closed = True
         _running.discard(self)
-        self._ending.close()
+        if os.getpid() == self._pid:
+            self._ending.close()
 
     def __repr__(self) -> str:
         return shown(self, "dask", is_closed=self._is_closed)
@@ -248,10 +260,13 @@ class DaskEngine(TakesEdits):
         self._loop = OwnLoop("msd-supervisor")
         self._ending.callback(self._loop.close)
         self._supervisor = self._loop.run(self._make_supervisor(host))
-        self._ending.callback(lambda: self._loop.run(self._supervisor.close()))
-        self._loop.run(self._supervisor.start())
-        self._dashboard_link: str | None = self._supervisor.client.dashboard_link
+        supervisor = self._supervisor
+        self._ending.callback(lambda: self._loop.run(supervisor.close()))
+        self._loop.run(supervisor.start())
+        self._dashboard_link: str | None = supervisor.client.dashboard_link
         self._ending.callback(_close_clients, self._clients)
+        if self._lost_store is not None:
+            raise self._lost_store
 
     def _take_store(self) -> ResumePoint | None:
         """Hold the checkpoint, if one is configured, and return where the run goes on."""
@@ -264,7 +279,9 @@ class DaskEngine(TakesEdits):
 
     def _end_with(self, error: EngineError) -> None:
         """Have the run end: another one writes where this one did."""
-        self._loop.run(self._supervisor.give_up(error))
+        self._lost_store = error
+        if self._supervisor is not None:
+            self._loop.run(self._supervisor.give_up(error))
 
     async def _make_supervisor(self, host: str) -> Supervisor:
         run = Run(self._run, self.config, self.orders, self._identity, self._token)
@@ -292,7 +309,12 @@ class DaskEngine(TakesEdits):
 
     def _ask(self, method: str, *args: Any) -> Any:
         """Return what the planner answers."""
-        return self._loop.run(self._supervisor.ask(PLANNER, method, *args))
+        return self._loop.run(self._supervised.ask(PLANNER, method, *args))
+
+    @property
+    def _supervised(self) -> Supervisor:
+        assert self._supervisor is not None, "an engine that was not started is closed"
+        return self._supervisor
 
     def _check_open(self) -> None:
         if self._is_closed:

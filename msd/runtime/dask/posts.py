@@ -212,8 +212,11 @@ class Posts:
         """End actors in order, the last made first: constructors turn ranks away before the planner goes."""
         if self._client is None or self._client.status != "running":
             return
+        there: Any = {ref.address for _, ref in self._held.values()}
+        with contextlib.suppress(OSError, RuntimeError):  # Silence is a TimeoutError, which is an OSError.
+            async with asyncio.timeout(deadline_s / 2):
+                there = (await self._client.scheduler.identity(n_workers=-1))["workers"]
         with contextlib.suppress(OSError, RuntimeError):
-            there = (await self._client.scheduler.identity(n_workers=-1))["workers"]
             order = {"constructor": 0, PLANNER: 1, "host": 2}
             held = sorted(self._held.values(), key=lambda one: order[one[0].kind])
             closing = [

@@ -39,7 +39,7 @@ from msd.coordinator.standing import Standing
 from msd.core.state import fingerprint
 from msd.errors import ConfigError, DeadlineError, EngineError, MsdError, how_ended, told
 from msd.loader.poison.watch import EXIT_STATUS
-from msd.runtime.dask.calls import ActorGone, Ref, call
+from msd.runtime.dask.calls import ActorGone, Ref, Superseded, call
 from msd.runtime.dask.cluster import CLOSE_S, START_S, EmbeddedCluster, connect, gathered
 from msd.runtime.dask.making import Run
 from msd.runtime.dask.pinging import Pinging
@@ -106,6 +106,8 @@ class Supervisor:
         self._client: Client | None = None
         self._num_lost: Counter[str] = Counter()
         """By address: processes that were lost there, as far as was heard."""
+        self._moving: asyncio.Future[int] | None = None
+        """The last rewind, kept while it is under way."""
         self._probed: set[tuple[str, int]] = set()
         """Address and incarnation of processes that are asked whether they answer again."""
         self.recoveries = Recoveries(asyncio.get_running_loop().time)
@@ -133,11 +135,23 @@ class Supervisor:
             raise error
         self._tasks.spawn(self._watch())
 
+    @property
+    def config(self) -> PipelineConfig:
+        """Of the run, on the mesh that it is on now."""
+        return self._posts.run.config
+
     async def close(self) -> None:
-        """Stop watching, end the actors and let them go. Closing twice is fine."""
+        """Stop watching, end the actors and let them go. Closing twice is fine.
+
+        A scheduler that does not answer is not waited for: what it knows of ends with it, or is let go by itself.
+        """
         self._tasks.cancel()
-        await self._posts.close(CLOSE_S)
-        await self._drop_client()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * CLOSE_S):
+                await self._posts.close(CLOSE_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * CLOSE_S):
+                await self._drop_client()
 
     async def check(self) -> None:
         """Raise what ended the run, if something did; a planner that is being replaced has not."""
@@ -145,7 +159,7 @@ class Supervisor:
             raise self.error
         planner = self._posts.ref(PLANNER)
         if planner is not None:
-            with contextlib.suppress(ActorGone, DeadlineError):
+            with contextlib.suppress(ActorGone, DeadlineError, Superseded):
                 await call(self.client, planner, "check", deadline_s=self._deadline_s)
 
     async def ask(self, post: str, method: str, *args: Any) -> Any:
@@ -161,7 +175,8 @@ class Supervisor:
             ref = await self._holder(post, gone, deadline)
             try:
                 return await call(self.client, ref, method, *args, deadline_s=max(0.1, deadline - self._now()))
-            except ActorGone:
+            except (ActorGone, Superseded):
+                # Also one that was replaced and has not ended yet.
                 gone = ref
 
     async def ask_all(self, kind: str, method: str) -> list[Any]:
@@ -177,10 +192,18 @@ class Supervisor:
     async def rewind(self, config: PipelineConfig, step: int | None) -> int:
         """Go on at a step boundary with a configuration that has another mesh; return the step.
 
+        What has begun is brought to its end, also when whoever asked is interrupted.
+
         Raises:
             ConfigError: If the position before the step is not known.
             EngineError: If the planner is not there.
         """
+        moving = self._moving = asyncio.ensure_future(self._rewind(config, step))
+        # Where nobody asks any more nobody hears why it failed either.
+        moving.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(moving)
+
+    async def _rewind(self, config: PipelineConfig, step: int | None) -> int:
         async with self._working:
             planner = self._posts.ref(PLANNER)
             if planner is None:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -167,3 +168,41 @@ def test_a_frozen_planner_of_somebody_elses_process_is_replaced_and_not_heard_an
         assert take(engine, at) == expected
         assert {one["how"] for one in engine.stats()["recoveries"]} == {"no answer for 2 s"}
         assert engine.stats()["term"] == 2
+
+
+def test_a_worker_that_comes_back_at_its_address_takes_part_each_time(cluster):
+    fixed = ("--worker-port", free_port())
+    cluster.worker("msd-control")
+    cluster.worker("a", *fixed)
+    cluster.worker("b")
+    settings = config(cluster)
+    expected = scenarios.undisturbed(settings, STEPS)
+
+    def again() -> None:
+        cluster.kill("a")
+        cluster.programs["a"].process.wait()
+        cluster.worker("a", *fixed)
+
+    def pid() -> int | None:
+        return next((host["pid"] for host in engine.stats()["hosts"] if host["host"] == "a"), None)
+
+    with msd.start(settings) as engine:
+        assert take(engine, {5: again, 20: again}) == expected
+        wait_until(lambda: pid() == cluster.programs["a"].process.pid, 30, "the worker to load once more")
+
+
+def test_an_engine_closes_though_its_scheduler_is_frozen(cluster):
+    for name in ("msd-control", "a", "b"):
+        cluster.worker(name)
+    scheduler = cluster.programs["scheduler"].process.pid
+    engine = msd.start(config(cluster))
+    next(engine.client(0))
+    os.kill(scheduler, signal.SIGSTOP)
+    closing = threading.Thread(target=engine.close)
+    try:
+        closing.start()
+        closing.join(60)
+        assert not closing.is_alive()
+    finally:
+        os.kill(scheduler, signal.SIGCONT)
+        closing.join()

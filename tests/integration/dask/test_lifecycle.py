@@ -1,5 +1,6 @@
 """Nothing hangs and nothing stays, however a run begins and ends."""
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -412,3 +413,38 @@ def test_a_cluster_that_ends_leaves_the_log_of_another_one_quiet(monkeypatch):
             pass
         assert handler.level == logging.ERROR
     assert handler.level == logging.NOTSET
+
+
+def test_a_process_that_is_forked_from_that_of_an_engine_ends_nothing_of_it(shared):
+    with msd.start(config(shared)) as engine:
+        child = os.fork()
+        if child == 0:
+            engine.close()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        engine.check()
+        assert next(engine.client(0)).step == 0
+
+
+def test_a_cluster_that_cannot_start_leaves_the_log_as_it_was(monkeypatch):
+    def fails(**settings: Any) -> None:
+        raise OSError("no port is free")
+
+    before = logging.getLogger("distributed").level, cluster_module.Quiet._num_wanted
+    monkeypatch.setattr(cluster_module, "LocalCluster", fails)
+    with pytest.raises(OSError, match="no port"):
+        EmbeddedCluster(["msd-control"])
+    assert (logging.getLogger("distributed").level, cluster_module.Quiet._num_wanted) == before
+
+
+def test_a_rewind_whose_caller_is_interrupted_is_brought_to_its_end(shared):
+    settings = config(shared)
+    with msd.start(settings) as engine:
+        assert next(engine.client(0)).step == 0
+        moving = asyncio.run_coroutine_threadsafe(
+            engine._supervisor.rewind(settings.on_mesh({"dp": 1}), 0), engine._loop._loop
+        )
+        time.sleep(0.05)
+        moving.cancel()
+        wait_until(lambda: engine.mesh.world_size == 1, 30, "the other mesh")
+        assert next(engine.client(0)).step == 0
