@@ -50,8 +50,8 @@ class Store:
         """Where it is, for people."""
         return self.folder.path
 
-    def save(self, state: StateDict, *, step: int, run: str, lineage: str = "", journal: int | None = None) -> str:
-        """Save a snapshot and return its name; it is durable then. Old ones beyond `keep` go.
+    def save(self, state: StateDict, *, step: int, run: str, lineage: str = "", journal: int | None = None) -> Snapshot:
+        """Save a snapshot and return it; it is durable then. Old ones beyond `keep` go.
 
         Args:
             state: As `client.state_dict()` returns it.
@@ -64,12 +64,18 @@ class Store:
             files = self._files()
             contained = self._last_entry(files) if journal is None else journal
             number = max((file.number for file in files if file.kind == "snapshot"), default=0) + 1
-            body = {"run": run, "when": _now(), "lineage": lineage, "journal": contained, "state": state}
+            body: dict[str, Any] = {
+                "run": run,
+                "when": _now(),
+                "lineage": lineage,
+                "journal": contained,
+                "state": state,
+            }
             name, content = written("snapshot", number, body, step=step)
             self.folder.write(name, content)
             self._whole[name] = contained
             self._retain([*files, Named(name, "snapshot", number, step, "")])
-            return name
+            return Snapshot(name=name, number=number, step=step, size=len(content), **body)
 
     def append(self, record: dict[str, Any], *, run: str, lineage: str = "") -> int:
         """Journal a record and return the number of its entry; it is durable then."""

@@ -174,7 +174,7 @@ def _save(found: "FoundState", changed: "StateDict") -> str:
             run=found.snapshot.run,
             lineage=found.snapshot.lineage,
             journal=found.snapshot.journal,
-        )
+        ).name
     finally:
         lease.release()
 

@@ -69,6 +69,10 @@ class RunKeeper:
         """See `CheckpointWriter.save`."""
         return self._writer.save(progress)
 
+    def stats(self, step: int) -> dict[str, Any]:
+        """See `CheckpointWriter.stats`."""
+        return self._writer.stats(step)
+
     def state(self, name: str) -> StateDict:
         """Return the state of a snapshot.
 

@@ -344,6 +344,19 @@ def test_an_edit_of_a_step_that_is_planned_is_refused_by_name(config):
             engine.suspend("books", at_step=1)
 
 
+def test_stats_tell_how_far_the_checkpoint_is_behind(config, store):
+    with msd.start(config(), runtime="local") as engine:
+        steps_of(engine, 3)
+        name = engine.save()
+        found = engine.stats()["checkpoint"]
+        assert found["path"] == store.path
+        assert (found["snapshot"], found["step"], found["age_steps"]) == (name, engine.stats()["watermark"] + 1, 0)
+        assert found["size_bytes"] == store.find(name=name).size
+        assert (found["generation"], found["failures"], found["failure"]) == (0, 0, None)
+    with msd.start(config(checkpoint=None), runtime="local") as engine:
+        assert engine.stats()["checkpoint"] is None
+
+
 def test_without_a_checkpoint_save_and_names_are_refused(config):
     with msd.start(config(checkpoint=None), runtime="local") as engine:
         with pytest.raises(ConfigError, match=r"save: this run keeps no checkpoint; set checkpoint\.path"):

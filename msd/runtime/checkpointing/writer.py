@@ -2,10 +2,12 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from msd.checkpoint import Store
+from msd.checkpoint import Snapshot, Store
 from msd.checkpoint.lease import check_owner
 from msd.core.journal import Edit, edits_to_state
 from msd.core.state import StateDict
@@ -54,8 +56,11 @@ class CheckpointWriter:
         self._is_busy = self._is_closed = False
         self._start: _Job | None = None
         """What an edit refers to, while nothing of its lineage is saved."""
-        self._saved: tuple[str, int, str] | None = None
-        """Lineage, step and name of the newest snapshot."""
+        self._saved: Snapshot | None = None
+        """The newest one."""
+        self._failures = 0
+        self._failure: str | None = None
+        """Why the last save failed, if nothing was saved since."""
         self._due_at = 0
         self._entries: list[tuple[int, int]] = []
         """(number, at_step) of the edits of this lineage that a snapshot may not contain."""
@@ -63,7 +68,7 @@ class CheckpointWriter:
         newest = store.newest()
         if newest is not None:
             self._lineage = newest.lineage
-            self._saved = (newest.lineage, newest.step, newest.name)
+            self._saved = newest
             self._contained = newest.journal
             self._entries = [(number, edit.at_step) for number, edit in journalled(store, newest)]
 
@@ -84,7 +89,7 @@ class CheckpointWriter:
                 self._lineage, self._entries = lineage, []
             self._start = _Job(progress, lineage)
             self._due_at = self._next_due(progress["step"])
-            is_saved = self._saved is not None and self._saved[0] == lineage
+            is_saved = self._saved is not None and self._saved.lineage == lineage
         if generation and not is_saved:
             self._put(self._start)
 
@@ -109,9 +114,9 @@ class CheckpointWriter:
             EngineError: If it cannot be written: then it must not take effect.
         """
         (record,) = edits_to_state([edit])
-        with self._writing:
+        with self._counted(), self._writing:
             lineage, start, saved = self._lineage, self._start, self._saved
-            if start is not None and start.lineage == lineage and (saved is None or saved[0] != lineage):
+            if start is not None and start.lineage == lineage and (saved is None or saved.lineage != lineage):
                 self._write(start)
             check_owner(self.store.folder, self._run)
             number = self.store.append({EDIT: record}, run=self._run, lineage=lineage)
@@ -125,7 +130,28 @@ class CheckpointWriter:
         Raises:
             EngineError: If it cannot be written.
         """
-        return self._write(_Job(progress, self._lineage))
+        with self._counted():
+            return self._write(_Job(progress, self._lineage))
+
+    def stats(self, step: int) -> dict[str, Any]:
+        """Return what is saved and how old it is, JSON-able; `docs/reference/python.md` lists the keys.
+
+        Args:
+            step: That the slowest rank asks for.
+        """
+        with self._books:
+            saved, lineage = self._saved, self._lineage
+            is_of_this = saved is not None and saved.lineage == lineage
+            return {
+                "path": self.store.path,
+                "snapshot": saved and saved.name,
+                "step": saved and saved.step,
+                "age_steps": max(0, step - saved.step) if saved is not None and is_of_this else None,
+                "size_bytes": saved and saved.size,
+                "generation": saved and self._generation_of(saved.lineage),
+                "failures": self._failures,
+                "failure": self._failure,
+            }
 
     def flush(self) -> None:
         """Wait until all that was noted is written, or could not be."""
@@ -173,7 +199,8 @@ class CheckpointWriter:
 
     def _try(self, job: _Job) -> None:
         try:
-            self._write(job)
+            with self._counted():
+                self._write(job)
         except LeaseError:
             return  # The run hears of it from whoever holds the lease.
         except EngineError as error:
@@ -182,16 +209,36 @@ class CheckpointWriter:
     def _write(self, job: _Job) -> str:
         with self._writing:
             step = int(job.progress["step"])
-            if self._saved is not None and self._saved[:2] == (job.lineage, step):
-                return self._saved[2]
+            if self._saved is not None and (self._saved.lineage, self._saved.step) == (job.lineage, step):
+                return self._saved.name
             check_owner(self.store.folder, self._run)
             with self._books:
                 contained = self._contained_at(step) if job.lineage == self._lineage else self._contained
             state = run_state(job.progress, self._identity)
-            name = self.store.save(state, step=step, run=self._run, lineage=job.lineage, journal=contained)
+            saved = self.store.save(state, step=step, run=self._run, lineage=job.lineage, journal=contained)
             with self._books:
-                self._saved = (job.lineage, step, name)
-            return name
+                self._saved, self._failure = saved, None
+            return saved.name
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count what could not be written; a run that lost its store has not failed at that."""
+        try:
+            yield
+        except LeaseError:
+            raise
+        except EngineError as error:
+            with self._books:
+                self._failures += 1
+                self._failure = str(error)
+            raise
+
+    def _generation_of(self, lineage: str) -> int | None:
+        """Return the generation of this run that is a lineage, None for one of elsewhere."""
+        if lineage == self._first_lineage:
+            return 0
+        run, _, generation = lineage.rpartition(".")
+        return int(generation) if run == self._run else None
 
     def _contained_at(self, step: int) -> int:
         """Return the number of the last journal entry that a position before `step` contains with all before it."""

@@ -323,6 +323,7 @@ class PlannerActor:
                 "alive": list(self._coordinator.placement.alive),
                 "shadows": list(self._coordinator.shadows),
                 "term": self._term,
+                "checkpoint": None if self._store is None else self._store.stats(self._coordinator),
                 **self._helm.record.as_dict(self._coordinator.closing_notes),
                 "sources": {
                     name: {

@@ -83,6 +83,10 @@ class PlannerStore:
         """
         return self._writer.save(progress)
 
+    def stats(self, coordinator: Coordinator) -> dict[str, Any]:
+        """See `CheckpointWriter.stats`."""
+        return self._writer.stats(coordinator.generations.watermark + 1)
+
     def close(self, progress: StateDict | None) -> None:
         """Write a last position, if it is given, and end. On a thread that may wait."""
         self._writer.close(progress)

@@ -104,6 +104,7 @@ def test_a_restored_run_takes_all_ranks_back(cluster):
             engine.restore("snapshot-1")
         with pytest.raises(ConfigError, match="save: this run keeps no checkpoint"):
             engine.save()
+        assert engine.stats()["checkpoint"] is None
 
 
 def test_a_run_with_a_checkpoint_is_saved_and_goes_on_where_it_was(cluster, tmp_path, caplog):
@@ -114,6 +115,10 @@ def test_a_run_with_a_checkpoint_is_saved_and_goes_on_where_it_was(cluster, tmp_
         assert take(clients, 5) == part(expected, range(5))
         name = engine.save()
         assert name.startswith("snapshot-")
+        found = engine.stats()["checkpoint"]
+        assert (found["path"], found["generation"], found["failures"]) == (str(tmp_path / "ckpt"), 0, 0)
+        assert (tmp_path / "ckpt" / found["snapshot"]).stat().st_size == found["size_bytes"]
+        assert 0 <= found["age_steps"] <= 5 - found["step"]
         take(clients, 2)
         engine.restore(name)
         # Where the slowest rank stood, as far as the planner had heard.

@@ -128,6 +128,51 @@ def test_a_failed_save_in_the_background_is_told_and_the_run_goes_on(store, monk
     assert saved_steps(store) == [20]
 
 
+def test_stats_tell_what_is_saved_how_old_it_is_and_what_failed(store, monkeypatch):
+    def fails(*arguments, **options):
+        raise EngineError("cannot write: No space left on device")
+
+    writer = writer_of(store)
+    writer.begin(0, progress(0))
+    nothing = dict.fromkeys(("snapshot", "step", "age_steps", "size_bytes", "generation", "failure"))
+    assert writer.stats(3) == {"path": store.path, "failures": 0, **nothing}
+    name = writer.save(progress(10))
+    (size,) = store.folder.names().values()
+    saved = {"path": store.path, "snapshot": name, "step": 10, "size_bytes": size, "generation": 0}
+    assert writer.stats(13) == {**saved, "age_steps": 3, "failures": 0, "failure": None}
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "save", fails)
+        writer.note(20, progress)
+        writer.flush()
+        with pytest.raises(EngineError):
+            writer.save(progress(21))
+    failed = {"failures": 2, "failure": "cannot write: No space left on device"}
+    assert writer.stats(21) == {**saved, "age_steps": 11, **failed}
+    writer.save(progress(22))
+    assert writer.stats(22) | {"failures": 2, "failure": None} == writer.stats(22)
+
+
+def test_what_another_generation_saved_has_no_age(store):
+    first = writer_of(store)
+    first.begin(0, progress(0))
+    first.save(progress(50))
+    again = writer_of(store, "r2", lineage="r1")
+    again.begin(0, progress(50))
+    assert [again.stats(52)[key] for key in ("generation", "age_steps")] == [0, 2]
+    again.begin(1, progress(20))
+    again.flush()
+    assert [again.stats(21)[key] for key in ("step", "generation", "age_steps")] == [20, 1, 1]
+    again.begin(2, progress(0))
+    found = again.stats(0)
+    assert (found["generation"], found["age_steps"]) in [(1, None), (2, 0)]
+    again.close()
+    follower = writer_of(store, "r2", lineage="r1")
+    assert follower.stats(4)["generation"] == 2
+    follower.begin(2, progress(0))
+    assert follower.stats(4)["age_steps"] == 4
+    assert writer_of(store, "r3").stats(0)["generation"] is None
+
+
 def test_what_a_load_opened_is_where_a_restart_goes_on(store, config):
     writer = writer_of(store)
     writer.begin(0, progress(0))
