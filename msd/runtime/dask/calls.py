@@ -38,6 +38,12 @@ class Ref:
     name: str
     """For people."""
 
+    @property
+    def epoch(self) -> int:
+        """Of the actor: of two that held one post the later has the greater one; -1 if its key has none."""
+        number = self.key.rpartition("-e")[2]
+        return int(number) if number.isdecimal() else -1
+
 
 class Fence:
     """Remembers the highest planner term that an actor was shown, and refuses lower ones."""

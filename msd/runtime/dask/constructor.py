@@ -132,8 +132,9 @@ class ConstructorActor:
             self._directory.update(dict.fromkeys(served[name], at))
 
     async def ping(self) -> Wire:
-        """Answer."""
-        return {"name": self.name, "pid": os.getpid(), "term": self._fence.term}
+        """Answer, with the key of the planner that it asks."""
+        follows = None if self._planner.ref is None else self._planner.ref.key
+        return {"name": self.name, "pid": os.getpid(), "term": self._fence.term, "follows": follows}
 
     async def standing(self, term: int) -> Wire | None:
         """Return where the run stands, as far as is known here; a planner of a lower term is refused from now on."""

@@ -55,14 +55,27 @@ class Crew:
         self._replica: Wire | None = None
         self._treated: list[list[Any]] = []
         """All that was said of rows that are not run like others."""
+        self._newest: dict[str, int] = {}
+        """By name: the latest epoch that was heard of."""
         self._num_replicas = 0
         self._carried = asyncio.Event()
         self._came_constructor = asyncio.Event()
 
     # Coming and going. A word about a process that was replaced meanwhile changes nothing.
 
+    @property
+    def keys(self) -> list[str]:
+        """Of the actors that are driven."""
+        return list(self._driving)
+
+    def _is_stale(self, name: str, ref: Ref) -> bool:
+        """Note an actor; return whether a later one of its name was heard of: word of this one comes late."""
+        newest = self._newest[name] = max(ref.epoch, self._newest.get(name, ref.epoch))
+        return ref.epoch < newest
+
     def add_host(self, name: str, ref: Ref) -> None:
         """Drive a host that the coordinator knows already."""
+        self._newest[name] = max(ref.epoch, self._newest.get(name, ref.epoch))
         driver = HostDriver(
             self._node,
             name,
@@ -83,6 +96,7 @@ class Crew:
 
     def add_constructor(self, name: str, ref: Ref) -> None:
         """Drive a constructor that the coordinator knows already."""
+        self._newest[name] = max(ref.epoch, self._newest.get(name, ref.epoch))
         driver = ConstructorDriver(self._node, ref, term=self._term, silence_s=self._silence_s)
         if self._replica is not None:
             driver.tell(self._replica)
@@ -93,7 +107,7 @@ class Crew:
     def host_joined(self, name: str, ref: Ref, is_shadow: bool) -> None:
         """Drive a new host, or a new process of one."""
         known = self.hosts.get(name)
-        if known is not None and known.ref == ref:
+        if (known is not None and known.ref == ref) or self._is_stale(name, ref):
             return
         if known is not None:
             self.host_gone(name, known.ref.key)
@@ -111,7 +125,7 @@ class Crew:
     def constructor_joined(self, name: str, ref: Ref) -> None:
         """Drive a new process of a constructor, which holds nothing."""
         known = self.constructors.get(name)
-        if known is not None and known.ref == ref:
+        if (known is not None and known.ref == ref) or self._is_stale(name, ref):
             return
         if known is not None:
             self.constructor_gone(name, known.ref.key)

@@ -137,6 +137,7 @@ class PlannerActor:
             "term": self._term,
             "journal": [self._coordinator.generations.generation, self._helm.journalling.num_done],
             "news": self._helm.news.newest(),
+            "crew": self._crew.keys,
         }
 
     async def standing(self) -> Wire | None:

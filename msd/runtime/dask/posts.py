@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from distributed import Client
@@ -69,6 +70,10 @@ class Posts:
         """What the planner said last of where the run stands."""
         self._journal: Any = None
         """Of that."""
+        self._lacking: set[str] = set()
+        """Constructors whose last answer named a planner that was replaced."""
+        self._unknown: set[str] = set()
+        """Posts whose holders the planner's last answer did not name."""
         self._told = (0, 0)
         """(term, number) of the planner's news that was told last."""
         self.changed = asyncio.Condition()
@@ -145,7 +150,7 @@ class Posts:
             failed |= unmade if planner is not None and planner.epoch == 1 else {}
         failed |= await self._introduce(made)
         for fill in made:
-            heard = self._heard if fill.kind == PLANNER else None
+            heard = self._heard if fill.kind == PLANNER else partial(self._heard_of, fill)
             self._pinging.begin(self._client, fill, refs[fill.post], heard)
         async with self.changed:
             self.changed.notify_all()
@@ -360,6 +365,38 @@ class Posts:
         if (term, answer.get("journal")) != self._journal:
             self._journal = (term, answer.get("journal"))
             self._tasks.spawn(self._take_copy())
+
+        self._tell_missed(set(answer.get("crew", ())))
+
+    def _heard_of(self, fill: Fill, answer: dict[str, Any]) -> None:
+        """Have a constructor that follows a planner that was replaced hear of the present one: it missed that."""
+        planner = self._held.get(PLANNER)
+        if fill.kind != "constructor" or planner is None or answer["follows"] == planner[1].key:
+            self._lacking.discard(fill.post)
+        elif fill.post in self._lacking:
+            self._tasks.spawn(self._begin_again(fill.post))
+        else:
+            # What tells it may be on its way: the next answer shows.
+            self._lacking.add(fill.post)
+
+    async def _begin_again(self, post: str) -> None:
+        held, planner = self._held.get(post), self._held.get(PLANNER)
+        if held is None or planner is None:
+            return
+        hosts = {name: self._held[name][1] for name in self._hosts_in_order()}
+        (place,) = await self._tell([(held[1], "begin", planner[1], planner[0].epoch, hosts)])
+        if not isinstance(place, Exception) and self.ref(post) == held[1]:
+            self._registry.publish(self.served[post], place)
+
+    def _tell_missed(self, known: set[str]) -> None:
+        """Have a planner hear of those whom it does not know though two of its answers have passed since they came."""
+        there = {post: one for post, one in self._held.items() if one[0].kind != PLANNER}
+        unknown = {post for post, (_, ref) in there.items() if ref.key not in known}
+        for post in unknown & self._unknown:
+            fill, ref = there[post]
+            shadow = (fill.is_shadow,) if fill.kind == "host" else ()
+            self._tasks.spawn(self._tell_planner(f"{fill.kind}_joined", post, ref, *shadow))
+        self._unknown = unknown - self._unknown
 
     async def _take_copy(self) -> None:
         planner = self.ref(PLANNER)

@@ -103,6 +103,20 @@ def test_a_host_joins_once_and_another_process_of_it_takes_its_place():
     on_bench(work)
 
 
+def test_word_of_a_process_that_was_replaced_comes_too_late():
+    async def work(bench: Bench) -> None:
+        older, newer = bench.host()[1], bench.host("host-e2", "b")[1]
+        bench.crew.host_joined("h", newer, False)
+        bench.crew.host_joined("h", older, False)
+        assert bench.crew.hosts["h"].ref == newer
+        bench.crew.host_gone("h", newer.key)
+        bench.crew.host_joined("h", older, False)
+        assert bench.events == [HostJoined("h", False), HostLost("h")]
+        assert bench.crew.keys == []
+
+    on_bench(work)
+
+
 def test_a_lost_worker_takes_everybody_in_it_along_and_nobody_else():
     async def work(bench: Bench) -> None:
         bench.crew.add_host("h", bench.host()[1])
