@@ -233,10 +233,7 @@ class Course:
             return ""
         some = ", ".join(f"{one.start} to {one.start + one.num_rows} of source {one.source!r}" for one in rows[:3])
         more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
-        return (
-            f". It was asked for rows {some}{more}: if a transform ends its process there, it is named under "
-            "`transform_in: processes`"
-        )
+        return f". It was asked for rows {some}{more}; see the log for what ended it"
 
     def _lane_at(self, position: StateDict) -> Lane:
         return self._lane(self._new_planner(position))

@@ -16,6 +16,9 @@ OPENING_S = 60.0
 """A socket that is not at its path yet is being opened, unless it is older than this."""
 _DEAD = ("Z", "X")
 _FROZEN = ("T", "t")
+_RUNNING = "R"
+BUSY_S = 2.0
+"""A process that is at work for so long, when its owner is dead, is not about to end."""
 
 
 def own(folder: Path) -> None:
@@ -25,19 +28,41 @@ def own(folder: Path) -> None:
 
 
 def add_member(folder: Path, pid: int) -> None:
-    """Note in a folder a process that the owner started: `remove` sees to it if it is frozen when the owner is dead."""
+    """Note in a folder a process that the owner started: `remove` ends it if it cannot do so when the owner is dead."""
     with (folder / MEMBERS_FILE).open("a") as file:
         file.write(f"{pid} {_life(pid)}\n")
 
 
 def remove(folder: Path) -> None:
-    """Remove the folder of a dead owner. Processes of its own end by themselves then, but for those that are frozen."""
+    """Remove the folder of a dead owner, and processes of its own that cannot end by themselves as the others do.
+
+    Those are the ones that are frozen, and those in which something never lets go of the interpreter.
+    """
+    members: dict[int, str] = {}
     with contextlib.suppress(OSError):
         for line in (folder / MEMBERS_FILE).read_text().splitlines():
-            pid, _, life = line.partition(" ")
-            if life and pid.isdecimal() and _life(int(pid)) == life and _state(int(pid)) in _FROZEN:
-                os.kill(int(pid), signal.SIGKILL)
+            number, _, life = line.partition(" ")
+            if life and number.isdecimal() and int(number) != os.getpid():
+                members[int(number)] = life
     shutil.rmtree(folder, ignore_errors=True)
+    for pid, life in members.items():
+        if _state(pid) in _FROZEN:
+            _kill(pid, life)
+    began = {pid: _cpu_s(pid) for pid, life in members.items() if _life(pid) == life}
+    until = time.monotonic() + BUSY_S
+    # Most end meanwhile, or sleep until they hear that they should.
+    while (busy := [pid for pid in began if _state(pid) == _RUNNING]) and time.monotonic() < until:
+        time.sleep(0.02)
+    for pid in busy:
+        if _cpu_s(pid) - began[pid] > BUSY_S / 4:
+            _kill(pid, members[pid])
+
+
+def _kill(pid: int, life: str) -> None:
+    """End a process, unless its number is another one's by now."""
+    if _life(pid) == life:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def clean() -> list[Path]:
@@ -88,6 +113,12 @@ def _life(pid: int) -> str:
 def _state(pid: int) -> str:
     fields = _fields(pid)
     return fields[0] if fields else ""
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the CPU time that a process has used; 0 of one that is gone."""
+    fields = _fields(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else 0.0
 
 
 def _fields(pid: int) -> list[str]:

@@ -220,7 +220,7 @@ def test_the_last_host_gone_names_the_rows_that_it_was_asked_for():
     assert {request.source for request in asked} == {"web", "books"}
     for request in asked:
         assert f"{request.start} to {request.start + request.num_rows} of source {request.source!r}" in str(fail.error)
-    assert str(fail.error).endswith("it is named under `transform_in: processes`")
+    assert str(fail.error).endswith("; see the log for what ended it")
 
 
 def test_a_failed_run_stays_failed():

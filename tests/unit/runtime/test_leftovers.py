@@ -103,11 +103,12 @@ def test_plain_files_and_links_are_nobodys_business(folder):
     assert clean() == []
 
 
-def test_of_what_a_dead_owner_started_only_what_is_frozen_is_ended(folder):
+def test_of_what_a_dead_owner_started_only_what_cannot_end_by_itself_is_ended(folder):
     path = folder / "msd-dead"
     other = owned_by_another(path)
-    members = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2)]
-    frozen, running = members
+    programs = ("input()", "input()", "while True: pass")
+    members = [subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) for program in programs]
+    frozen, waiting, busy = members
     try:
         for member in members:
             add_member(path, member.pid)
@@ -117,7 +118,8 @@ def test_of_what_a_dead_owner_started_only_what_is_frozen_is_ended(folder):
         end(other)
         assert clean() == [path]
         assert frozen.wait(60) == -signal.SIGKILL
-        assert running.poll() is None
+        assert busy.wait(60) == -signal.SIGKILL
+        assert waiting.poll() is None
     finally:
         for process in (other, *members):
             end(process)
