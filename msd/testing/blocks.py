@@ -15,7 +15,7 @@ def made_up_blocks(
     *,
     units: Sequence[int] | None = None,
     shards: Sequence[int] | None = None,
-    block_bytes: int = 1 << 20,
+    block_bytes: int | Sequence[int] = 1 << 20,
     split: Split | None = None,
 ) -> BlockTable:
     """Return the index of a source whose blocks have `rows_B` rows.
@@ -24,12 +24,13 @@ def made_up_blocks(
         rows_B: Rows of each block; zeros are legal.
         units: Unit of each block, not decreasing; None makes every block a unit of its own.
         shards: Shard of each block, not decreasing; None puts all blocks in one shard.
-        block_bytes: Size of every block.
+        block_bytes: Size of every block, or of each.
         split: The part of the rows that is kept; None keeps all.
     """
     num_rows_B = np.array(rows_B, dtype=np.int64)
     shard_B = np.zeros(len(num_rows_B), dtype=np.int32) if shards is None else np.array(shards, dtype=np.int32)
     first_row_B = np.zeros(len(num_rows_B), dtype=np.int64)
+    nbytes_B = np.broadcast_to(np.array(block_bytes, dtype=np.int64), num_rows_B.shape).copy()
     files = []
     for shard in range(int(shard_B.max()) + 1 if len(shard_B) else 0):
         inside_B = shard_B == shard
@@ -39,7 +40,7 @@ def made_up_blocks(
             Shard(
                 name=f"shard-{shard:03d}",
                 path=f"memory://shard-{shard:03d}",
-                nbytes=block_bytes * int(inside_B.sum()),
+                nbytes=int(nbytes_B[inside_B].sum()),
                 num_rows=int(num_rows_B[inside_B].sum()),
             )
         )
@@ -49,8 +50,8 @@ def made_up_blocks(
         unit_B=np.arange(len(num_rows_B), dtype=np.int32) if units is None else np.array(units, dtype=np.int32),
         first_row_B=first_row_B,
         num_rows_B=num_rows_B,
-        offset_B=np.arange(len(num_rows_B), dtype=np.int64) * block_bytes,
-        nbytes_B=np.full(len(num_rows_B), block_bytes, dtype=np.int64),
+        offset_B=np.cumsum(nbytes_B) - nbytes_B,
+        nbytes_B=nbytes_B,
         split=split or Split(),
     )
 
