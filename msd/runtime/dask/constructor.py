@@ -6,6 +6,7 @@ on being served.
 """
 
 import asyncio
+import contextlib
 import atexit
 import itertools
 import os
@@ -365,7 +366,7 @@ class ConstructorActor:
     def _ask_planner(self, method: str, *args: Any, limit_s: float) -> Any:
         """Return what the planner answers, whichever it is by then. On the thread of a rank."""
         assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(self._planner.ask(method, *args, limit_s=limit_s), self._loop).result()
+        return self._planner.ask_from_thread(self._loop, method, *args, limit_s=limit_s)
 
     def _moved_to(self, answer: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -394,7 +395,9 @@ class ConstructorActor:
 
     def _report_soon(self) -> None:
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._reporting.soon)
+        # A loop that is closed is that of a process which is ending: there is nobody to report to any more.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._reporting.soon)
 
     def _broke(self, error: Exception) -> None:
         """Have ranks hear of a task that failed."""

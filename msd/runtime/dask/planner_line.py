@@ -67,6 +67,24 @@ class PlannerLine:
                 await asyncio.wait_for(replaced.wait(), min(left_s, until - loop.time()))
         raise PlannerAway(f"no planner has answered {method!r} within {limit_s:g} s: {why}")
 
+    def ask_from_thread(
+        self, loop: asyncio.AbstractEventLoop, method: str, *args: Any, limit_s: float = FOR_EVER_S
+    ) -> Any:
+        """Return what a method of the planner returns, on another thread than that of the line's loop.
+
+        Raises:
+            PlannerAway: If no planner has answered in time, or this process is about to end: its loop is closed.
+            Exception: What the method raised.
+        """
+        asking = self.ask(method, *args, limit_s=limit_s)
+        try:
+            return asyncio.run_coroutine_threadsafe(asking, loop).result()
+        except RuntimeError:
+            if not loop.is_closed():
+                raise
+            asking.close()
+            raise PlannerAway(f"{method!r} was not asked: this process is ending") from None
+
     async def _ask_once(
         self, ref: Ref, replaced: asyncio.Event, limit_s: float, method: str, *args: Any
     ) -> tuple[bool, Any]:

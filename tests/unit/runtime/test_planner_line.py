@@ -114,3 +114,11 @@ def test_a_lost_worker_is_told_only_if_it_is_the_planners():
         assert line.is_away
 
     run(work())
+
+
+def test_a_thread_of_a_process_that_is_ending_hears_that_no_planner_can_be_asked():
+    loop = asyncio.new_event_loop()
+    line = line_to(FakeNode(), Planner("first"))
+    loop.close()
+    with pytest.raises(PlannerAway, match="'which' was not asked: this process is ending"):
+        line.ask_from_thread(loop, "which", "step", limit_s=0.1)
