@@ -6,8 +6,8 @@ on being served.
 """
 
 import asyncio
-import contextlib
 import atexit
+import contextlib
 import itertools
 import os
 import socket
