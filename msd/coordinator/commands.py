@@ -22,6 +22,13 @@ class Examine:
 
 
 @dataclass(frozen=True, slots=True)
+class Abandon:
+    """Take note that no `Examine` of before is waited for: a generation begins elsewhere. Hosts may do without them."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Seats:
     """Tell a host which loaders it has now, and how many workers each: others may go once nothing of theirs is owed."""
 
@@ -165,6 +172,7 @@ class Fail:
 
 Command = (
     Examine
+    | Abandon
     | Seats
     | Drained
     | Release

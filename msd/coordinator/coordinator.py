@@ -8,7 +8,7 @@ planner was lost is born again from what the survivors know.
 
 from collections.abc import Callable, Iterable, Mapping
 
-from msd.coordinator.commands import Command, Fail, Isolate, Journal, Replicate, Rewind
+from msd.coordinator.commands import Abandon, Command, Fail, Isolate, Journal, Replicate, Rewind
 from msd.coordinator.copies import replica_of, standing_of
 from msd.coordinator.course import Course
 from msd.coordinator.door import Door
@@ -337,7 +337,9 @@ class Coordinator:
         """Return what to do at the beginning of a generation."""
         self._edits.begin()
         self._course.begin(planner)
-        return [*self._handout.rewind(self.generations.generation), *self._told_to_hosts(), *self._go_on()]
+        generation = self.generations.generation
+        moved: list[Command] = [Abandon(generation), *self._handout.rewind(generation)]
+        return [*moved, *self._told_to_hosts(), *self._go_on()]
 
     def _replicate(self) -> Replicate:
         """Return what has loader hosts keep how the generation began: where ranks stand they say themselves."""

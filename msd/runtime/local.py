@@ -31,7 +31,7 @@ from msd.config import PipelineConfig
 from msd.constructor.constructor import AssembledBucket
 from msd.constructor.encoder import encoded_by
 from msd.coordinator import deal
-from msd.coordinator.commands import Avoid, Command, Examine, Fail, Journal, Planned, Release
+from msd.coordinator.commands import Abandon, Avoid, Command, Examine, Fail, Journal, Planned, Release
 from msd.coordinator.events import Journalled, NotJournalled, RowsExamined
 from msd.core.batch import RankBatch
 from msd.core.journal import Edit
@@ -80,6 +80,8 @@ class LocalEngine(TakesEdits):
         self._journal_error: EngineError | None = None
         self._record = RunRecord()
         self._rows: OrderedDict[tuple[int, int], AssembledBucket] = OrderedDict()
+        self._unread: list[Examine] = []
+        """Left until somebody asks for a step: a run that is moved before has nothing to read where it was."""
         self._suspects = Suspects()
         # What holds files comes last, so that a start that fails leaves nothing open and writes nothing.
         with ExitStack() as undo:
@@ -317,7 +319,7 @@ class LocalEngine(TakesEdits):
         return progress
 
     def _plan(self, step: int) -> StepPlan | None:
-        self._perform(self._coordinator.recall(step))
+        self._perform(self._coordinator.recall(step), reads=True)
         return self._coordinator.plan(step)
 
     def _asked(self, step: int) -> StepPlan:
@@ -327,7 +329,7 @@ class LocalEngine(TakesEdits):
         if plan is not None:
             return plan
         try:
-            self._perform(self._coordinator.ask(step), ask_until=time.monotonic() + deadline_s)
+            self._perform(self._coordinator.ask(step), reads=True, ask_until=time.monotonic() + deadline_s)
             plan = self._coordinator.answer(step)
         finally:
             self._perform(self._coordinator.ask(None))
@@ -335,23 +337,31 @@ class LocalEngine(TakesEdits):
             raise too_late(step, deadline_s)
         return plan
 
-    def _perform(self, commands: Iterable[Command], *, ask_until: float = math.inf) -> None:
+    def _perform(self, commands: Iterable[Command], *, reads: bool = False, ask_until: float = math.inf) -> None:
         """Carry commands out, and what follows from them, until there is nothing left to do.
 
         Args:
             commands: Of the coordinator.
+            reads: Have rows examined, also those that were left before.
             ask_until: When, of the monotonic clock, to give up what was asked.
         """
         waiting = deque(commands)
+        if reads:
+            waiting.extendleft(reversed(self._unread))
+            self._unread.clear()
         while waiting:
             if time.monotonic() > ask_until:
                 ask_until = math.inf
                 waiting.extend(self._coordinator.ask(None))
             match waiting.popleft():
+                case Examine() as command if not reads:
+                    self._unread.append(command)
                 case Examine(source=source, start=start, num_rows=num_rows):
                     table = self._loaders[source].examine(start, num_rows)
                     self._failures.note(source, table.failures)
                     waiting.extend(self._coordinator.handle(RowsExamined(_HOST, (table,))))
+                case Abandon():
+                    self._unread.clear()
                 case Release(source=source, before=before):
                     self._loaders[source].release(before)
                 case Journal(number=number, edit=edit):

@@ -78,6 +78,15 @@ def test_the_first_batch_after_a_million_steps_takes_the_work_of_the_first_one(m
             assert work[counted] <= fresh[counted] + most_of_two_windows(config, counted), (far, counted)
 
 
+def test_a_run_that_is_moved_before_its_first_step_reads_nothing_where_it_was():
+    config = many_sources()
+    with LocalEngine(config) as engine:
+        client = engine.client(0)
+        client.load_state_dict(far_state(config, FAR))
+        assert {source[name] for source in engine.stats()["sources"].values() for name in COUNTED} == {0}
+        assert next(client).step == FAR
+
+
 @pytest.mark.parametrize("made", [*CONFIGS, "text"])
 def test_a_far_state_is_one_that_a_run_saves(made):
     config = CONFIGS.get(made, scenarios.text)()

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from msd.coordinator import Coordinator
 from msd.coordinator.commands import (
+    Abandon,
     Avoid,
     Command,
     Drained,
@@ -184,6 +185,9 @@ class Helm:
             case Examine(host=host):
                 if host in crew.hosts:
                     crew.hosts[host].examine(command)
+            case Abandon(generation=generation):
+                for driver in crew.hosts.values():
+                    driver.abandon(generation)
             case Release(source=source, before=before):
                 for driver in crew.hosts.values():
                     driver.release(source, before)

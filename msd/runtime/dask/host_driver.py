@@ -76,6 +76,12 @@ class HostDriver:
         self._requests.append([command.source, command.partition, command.start, command.num_rows])
         self._has_work.set()
 
+    def abandon(self, generation: int) -> None:
+        """Have what was asked before a generation left, as far as the host has not come to it."""
+        self._requests.clear()
+        self._owed.clear()
+        self.tell("abandon", {"kind": "abandon", "generation": generation})
+
     def release(self, source: str, before: int) -> None:
         """Have payload let go, with whatever is said next."""
         self._releases[source] = before

@@ -91,6 +91,8 @@ class LoaderHost:
         self._fence = Fence(f"loader host {name}")
         self._replica: tuple[tuple[int, int], Wire] | None = None
         """(term, number) of the newest copy of where the run stands, and it."""
+        self._abandoned = (0, 0)
+        """(term, generation) before which what was asked is left."""
         _hosts[run] = self
         # A process that ends in order leaves no notes of what it had in hand.
         atexit.register(self._precautions.close)
@@ -187,6 +189,11 @@ class LoaderHost:
                 age = (term, order["number"])
                 if self._replica is None or age > self._replica[0]:
                     self._replica = age, order["standing"]
+            case "abandon":
+                # Not again, by a message that comes late: what was asked since is waited for.
+                if (term, order["generation"]) > self._abandoned:
+                    self._abandoned = term, order["generation"]
+                    self._workshop.abandon()
             case "follow":
                 self._standby.follow(order["cursors"])
                 for source, before in order["cursors"].items():

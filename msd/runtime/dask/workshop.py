@@ -105,6 +105,12 @@ class Workshop:
         self._queue.extend(new)
         self._feed()
 
+    def abandon(self) -> None:
+        """Forget requests that no thread has begun with: nobody waits for them."""
+        waiting = {request for request in self._queue if request[1] != STANDBY}
+        self._queue = deque(request for request in self._queue if request[1] == STANDBY)
+        self._under_way -= waiting
+
     def unpark(self) -> None:
         """Begin again with requests of which a row was killed: it is known by now what it is answered with."""
         parked, self._parked = self._parked, []

@@ -4,7 +4,7 @@ import pytest
 from driven_ranks import SOURCES, Ranks, make, of_kind
 
 from msd.coordinator import RankStanding
-from msd.coordinator.commands import Assign, Drop, Examine, Fail, Finish, Planned, Release, Rewind
+from msd.coordinator.commands import Abandon, Assign, Drop, Examine, Fail, Finish, Planned, Release, Rewind
 from msd.coordinator.events import BytesHeld, HostLost, HostSilent, RunFailed, StepAsked, TimePassed
 from msd.core.state import canonical_json
 from msd.errors import EngineError, StateError
@@ -137,7 +137,8 @@ def test_a_load_rewinds_every_constructor_and_hands_out_from_there():
     commands = ranks.run.coordinator.load(0, ranks.sessions[0], state)
     met = ranks.run.settle(commands)
     assert {(c.constructor, c.generation) for c in of_kind(Rewind, met)} == {("c0", 1), ("c1", 1)}
-    assert isinstance(met[0], Rewind)
+    assert met[0] == Abandon(1)
+    assert isinstance(met[1], Rewind)
     assert [(c.generation, c.plan.step) for c in of_kind(Assign, met) if c.constructor == "c1"] == [
         (1, step) for step in (2, 3, 4)
     ]

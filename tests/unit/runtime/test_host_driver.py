@@ -111,6 +111,24 @@ def test_requests_go_out_and_tables_and_news_come_back():
     run(work())
 
 
+def test_what_was_asked_before_a_generation_is_neither_sent_nor_owed():
+    async def work() -> None:
+        bench = Bench()
+        bench.driver.examine(Examine("h", "web", 1, 4, 2))
+        async with bench.driving():
+            await bench.until(lambda: len(bench.host.asked) == 1)
+            bench.driver.examine(Examine("h", "web", 1, 6, 2))
+            bench.driver.abandon(1)
+            bench.driver.examine(Examine("h", "web", 1, 90, 2))
+            await bench.until(lambda: any(asked["orders"] for asked in bench.host.asked))
+        (told,) = [asked for asked in bench.host.asked if asked["orders"]]
+        assert told["orders"] == [{"kind": "abandon", "generation": 1}]
+        assert told["requests"] == [["web", 1, 90, 2]]
+        assert ["web", 1, 6, 2] not in [request for asked in bench.host.asked for request in asked["requests"]]
+
+    run(work())
+
+
 @pytest.mark.parametrize("is_shadow", [False, True])
 def test_a_silent_host_is_lost_after_a_while_and_joins_again_as_what_it_was_when_it_answers(is_shadow):
     async def work() -> None:

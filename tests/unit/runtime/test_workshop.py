@@ -99,6 +99,24 @@ def test_a_request_is_answered_once_however_often_it_comes_and_again_once_the_an
     on_bench(work)
 
 
+def test_what_is_abandoned_is_not_begun_and_may_be_asked_again():
+    async def work(bench: Bench) -> None:
+        for name in ("web", "books"):
+            bench.shop.add(name, 0)
+        for loader in bench.made:
+            loader.gate.clear()
+        held = [("web", 0, 0, 64), ("books", 0, 0, 64)]
+        bench.shop.request([*held, ("web", 0, 64, 8), ("web", 0, 72, 8)])
+        bench.shop.abandon()
+        bench.shop.request([("web", 0, 72, 8)])
+        for loader in bench.made:
+            loader.gate.set()
+        await bench.until(lambda: len(bench.answered) == 3)
+        assert bench.made[0].examined == [(0, 64), (72, 8)]
+
+    on_bench(work)
+
+
 def test_one_loader_at_work_holds_up_no_other_and_its_payload_goes_when_it_is_free():
     async def work(bench: Bench) -> None:
         bench.shop.add("slow", 0)
