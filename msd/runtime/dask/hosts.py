@@ -132,6 +132,7 @@ class LoaderHost:
             self._workshop.on_news, self._workshop.on_idle = self._news.set, self._get_ready
             self._suspects.on_news = partial(asyncio.get_running_loop().call_soon_threadsafe, self._news.set)
         asked = unpack(asked)
+        self._workshop.seen(seen)
         for source, before in asked["releases"].items():
             self._workshop.release(source, before)
         for order in asked["orders"]:
@@ -143,11 +144,11 @@ class LoaderHost:
             self._standby.follow({})
             self._workshop.request((source, *place) for source, *place in asked["requests"])
         self._news.clear()
-        number, tables = self._workshop.answers(seen)
+        number, tables = self._workshop.answers()
         if not tables and self._workshop.error is None and not self._suspects.news(asked["told"])[1]:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), wait_s)
-            number, tables = self._workshop.answers(seen)
+            number, tables = self._workshop.answers()
         if self._workshop.error is not None:
             raise self._workshop.error
         news_number, news = self._suspects.news(asked["told"])

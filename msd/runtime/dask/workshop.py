@@ -66,6 +66,8 @@ class Workshop:
         self._under_way: set[Request] = set()
         self._parked: list[Request] = []
         """Those with a row of which somebody has to decide what it is answered with."""
+        self._num_decided = 0
+        """How often such was decided: it may be while a thread is still at other rows of the same batch."""
         self._busy: set[Key] = set()
         """Loaders that are given to a thread."""
         self._entered: set[Key] = set()
@@ -94,7 +96,7 @@ class Workshop:
             return self._loaders[key]
 
     def request(self, requests: Iterable[Request]) -> None:
-        """Have rows examined; a request that is under way or answered already is not begun twice."""
+        """Have rows examined; a request that is under way, or answered and not `seen`, is not begun twice."""
         known = self._under_way | {request for _, request, _ in self._done}
         new = [request for request in dict.fromkeys(requests) if request not in known]
         if any(request[1] != STANDBY for request in new):
@@ -113,6 +115,7 @@ class Workshop:
 
     def unpark(self) -> None:
         """Begin again with requests of which a row was killed: it is known by now what it is answered with."""
+        self._num_decided += 1
         parked, self._parked = self._parked, []
         self.request(parked)
 
@@ -122,9 +125,15 @@ class Workshop:
             self._release_due[source, partition] = before
             self._release((source, partition))
 
-    def answers(self, seen: int) -> tuple[int, list[MetaTable]]:
-        """Return the number of the newest answer, and the tables of all that are numbered above `seen`."""
-        self._done = [entry for entry in self._done if entry[0] > seen]
+    def seen(self, through: int) -> None:
+        """Forget answers that are known to have come: whoever asks for such rows from now on wants them once more.
+
+        A planner does that moves to where it was before. Called before `request`, since it asks in the same breath.
+        """
+        self._done = [entry for entry in self._done if entry[0] > through]
+
+    def answers(self) -> tuple[int, list[MetaTable]]:
+        """Return the number of the newest answer, and the tables of all that are not known to have come."""
         return self._num_done, [table for _, _, table in self._done]
 
     async def fetch(self, wanted: dict[Key, list[SampleId]]) -> list[SampleSlab]:
@@ -140,7 +149,10 @@ class Workshop:
                 else:
                     await self._left.wait()
         finally:
-            self._fetched.subtract(waiting.keys())
+            if waiting:
+                self._fetched.subtract(waiting.keys())
+                # What had to wait behind this fetch need not any more.
+                self._feed()
         return slabs
 
     def counts(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -192,6 +204,7 @@ class Workshop:
         return batch
 
     async def _examine(self, batch: Sequence[Request]) -> None:
+        num_decided = self._num_decided
         tables = await asyncio.get_running_loop().run_in_executor(self._threads, self._examined, batch)
         for request, table in zip(batch, tables, strict=False):
             if request[1] == STANDBY:
@@ -202,6 +215,9 @@ class Workshop:
             self._num_done += 1
             self._done.append((self._num_done, request, table))
         self._under_way.difference_update(batch)
+        if self._num_decided != num_decided:
+            # Nobody may have anything more to say about rows that this batch met.
+            self.unpark()
         self._num_idle += 1
         self._leave({request[:2] for request in batch})
         self.on_news()
@@ -215,8 +231,10 @@ class Workshop:
         loop = asyncio.get_running_loop()
         try:
             shares = [entries[first :: self._num_fetching] for first in range(min(self._num_fetching, len(entries)))]
-            slabs = await asyncio.gather(*(loop.run_in_executor(self._fetching, self._slabs, one) for one in shares))
-            return [slab for of_share in slabs for slab in of_share]
+            running = [loop.run_in_executor(self._fetching, self._slabs, one) for one in shares]
+            # All of them, also where one fails: loaders are not free before their threads have left them.
+            await asyncio.gather(*running, return_exceptions=True)
+            return [slab for of_share in running for slab in of_share.result()]
         finally:
             self._fetched.subtract(wanted.keys())
             self._leave(wanted)

@@ -67,7 +67,7 @@ class Bench:
 
     @property
     def answered(self) -> list[tuple[str, int, int]]:
-        return sorted((table.source, table.start, table.num_rows) for table in self.shop.answers(0)[1])
+        return sorted((table.source, table.start, table.num_rows) for table in self.shop.answers()[1])
 
 
 def on_bench(work: Any, **changes: Any) -> None:
@@ -91,8 +91,9 @@ def test_a_request_is_answered_once_however_often_it_comes_and_again_once_the_an
         await bench.until(lambda: bench.answered == [("web", 0, 4)])
         bench.shop.request([("web", 0, 0, 4)])
         assert bench.made[0].examined == [(0, 4)]
-        number, _ = bench.shop.answers(0)
-        assert bench.shop.answers(number) == (number, [])
+        number, _ = bench.shop.answers()
+        bench.shop.seen(number)
+        assert bench.shop.answers() == (number, [])
         bench.shop.request([("web", 0, 0, 4)])
         await bench.until(lambda: bench.made[0].examined == [(0, 4), (0, 4)])
 
@@ -174,6 +175,21 @@ def test_a_request_with_a_row_that_was_killed_waits_until_it_is_known_what_it_is
         await asyncio.sleep(0.01)
         assert (bench.answered, bench.shop.error) == ([], None)
         bench.shop.unpark()
+        await bench.until(lambda: bench.answered == [("web", 0, 4)])
+
+    on_bench(work)
+
+
+def test_what_is_decided_of_a_killed_row_before_its_batch_has_left_its_thread_is_not_missed():
+    async def work(bench: Bench) -> None:
+        bench.shop.add("web", 0)
+        (loader,) = bench.made
+        loader.error = RowsKilled([])
+        loader.gate.clear()
+        bench.shop.request([("web", 0, 0, 4)])
+        await bench.until(lambda: bench.shop._entered)
+        bench.shop.unpark()
+        loader.gate.set()
         await bench.until(lambda: bench.answered == [("web", 0, 4)])
 
     on_bench(work)
