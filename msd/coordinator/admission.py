@@ -65,11 +65,11 @@ def _expect_same(at: RankStanding, position: StateDict | None) -> None:
 
 
 def _expect_near(at: RankStanding, here: Generations, depth: int) -> None:
-    """Raise `StateError` if a rank stands further from the others than ranks of one run can."""
-    slowest, fastest = here.slowest, here.fastest
-    if slowest is None or fastest is None:
-        return
-    if max(fastest, at.next_step) - min(slowest, at.next_step) > 2 * depth:
+    """Raise `StateError` if a rank stands further from where the others came in than ranks of one run can.
+
+    Those that came first may have gone on alone since.
+    """
+    if max(here.brought_through, at.next_step) - min(here.first_step, at.next_step) > 2 * depth:
         raise StateError(
             f"rank {at.rank} stands at step {at.next_step}, and the others of this run elsewhere ({here.in_words()}), "
             f"further apart than {2 * depth} steps: load the state that was saved last on every rank"

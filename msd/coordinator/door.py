@@ -77,7 +77,9 @@ class Door:
         if brings:
             return self._go_there(at, at.progress)
         if not generations.is_start_known:
-            generations.reach_back(at.next_step)
+            if not generations.first_step <= at.next_step <= course.planning.main.step:
+                # Else the rank may have come there here.
+                generations.reach(at.next_step)
             course.note_brought(at.next_step)
         course.history.learn(at.rank, at.next_step, at.progress)
         return []
@@ -113,6 +115,7 @@ class Door:
                 positions[stands.next_step] = known
         first_step = min(positions)
         generations.adopt(at.generation, first_step)
+        generations.reach(max(positions))
         self._course.begin(self._new_planner(positions[first_step]), positions, was_planned=True)
         self._course.note_brought(max(positions))
         return [

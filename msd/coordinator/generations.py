@@ -75,7 +75,8 @@ class Generations:
             standing: What survivors of the run know, or a store; `first_step` and `digest` are its own.
         """
         self.generation = 0
-        self.first_step = first_step
+        self.first_step = self.brought_through = first_step
+        """`brought_through` is the furthest step that a rank brought here; where ranks went since is another matter."""
         self.digest = digest
         self.opened_by: int | None = None
         self.is_start_known = True
@@ -232,9 +233,10 @@ class Generations:
                 known.loads_before = generation - known.num_loads
                 self._move(rank, known, self._start(), known.session, is_held=True)
 
-    def reach_back(self, step: int) -> None:
-        """Note that a rank of an adopted generation brought a position before the earliest one known."""
+    def reach(self, step: int) -> None:
+        """Note that a rank of an adopted generation brought a position before the earliest, or after the last one."""
         self.first_step = min(self.first_step, step)
+        self.brought_through = max(self.brought_through, step)
 
     def next_steps(self, group: str | None = None) -> list[int]:
         """Return the steps that connected ranks of a group (or all) ask for next; before any rank came, the first."""
@@ -312,7 +314,8 @@ class Generations:
         return (self.first_step if slowest is None else slowest) - 1
 
     def _open(self, generation: int, step: int, digest: str, *, by: int | None) -> None:
-        self.generation, self.first_step, self.is_start_known = generation, step, True
+        self.generation, self.is_start_known = generation, True
+        self.first_step = self.brought_through = step
         self.digest, self.opened_by = digest, by
         # All that are connected follow to the start, also those that were held.
         self._all = _Steps()

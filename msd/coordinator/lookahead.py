@@ -46,6 +46,8 @@ class Lookahead:
         self._bytes_ahead = 0
         self._rows_ahead = FIRST_ROWS
         self._needs: int | None = None
+        self._on_its_way = start
+        """The ordinal after the last row that is asked for once the last doubling has had its effect."""
 
     @property
     def observed(self) -> int:
@@ -68,9 +70,14 @@ class Lookahead:
         return self._consumed
 
     def starve(self, ordinal: int) -> None:
-        """Note that the planner needs `ordinal` now: look twice as far ahead from here on."""
-        if self._needs != ordinal:
+        """Note that the planner needs `ordinal` now: look twice as far ahead from here on.
+
+        Not for rows that looking further ahead has brought on their way: how often the planner waits for those depends
+        on how they are cut, and what it need not wait for would pile up.
+        """
+        if self._needs != ordinal and ordinal >= self._on_its_way:
             self._rows_ahead = min(MOST_ROWS, 2 * self._rows_ahead)
+            self._on_its_way = max(ordinal + 1, self._consumed + self._rows_ahead)
         self._needs = ordinal
 
     def consume(self, ordinal: int) -> None:

@@ -206,6 +206,30 @@ def test_a_rank_that_came_first_and_stands_behind_the_others_stays_where_it_is()
     expect_undisturbed(digests(met + ranks.asks(1, 4) + ranks.asks(1, 5)))
 
 
+def test_a_rank_that_stood_a_step_behind_may_come_when_the_first_has_gone_on_alone():
+    ranks = Ranks(make(), ranks=())
+    ranks.connect(0, at(0, 7))
+    for step in range(8, 28):
+        ranks.asks(0, step)
+    met = ranks.connect(1, at(1, 6))
+    assert not of_kind(Fail, met)
+    assert ranks.run.coordinator.generations.next_steps() == [6, 27]
+    met += ranks.asks(1, 7) + ranks.asks(1, 8)
+    assert {c.plan.step for c in of_kind(Assign, met) if c.constructor == "c1"} >= {6, 7, 8}
+    expect_undisturbed(digests(met))
+
+
+def test_where_the_first_has_gone_alone_does_not_count_though_its_connection_is_made_again():
+    ranks = Ranks(make(), ranks=())
+    ranks.connect(0, at(0, 10))
+    for step in range(11, 28):
+        ranks.asks(0, step)
+    ranks.connect(0, at(0, 27))
+    assert not of_kind(Fail, ranks.connect(1, at(1, 8)))
+    with pytest.raises(StateError, match="further apart than 6 steps"):
+        ranks.connect(1, at(1, 1))
+
+
 def test_ranks_further_apart_than_can_be_are_refused_with_their_steps():
     ranks = Ranks(make(), ranks=())
     ranks.connect(0, at(0, 20))

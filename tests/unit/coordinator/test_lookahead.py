@@ -35,6 +35,18 @@ def test_hunger_doubles_what_is_asked_ahead():
     assert lookahead.requests() == []
 
 
+def test_hunger_for_rows_that_are_on_their_way_asks_for_no_more_of_them():
+    lookahead = make()
+    lookahead.requests()
+    lookahead.starve(8)
+    for request in [RowRequest("web", 0, 8), *lookahead.requests()]:
+        lookahead.arrive(answer(request))
+        lookahead.starve(min(request.start + 8, 15))
+        assert lookahead.wanted == 2 * FIRST_ROWS
+    lookahead.starve(16)
+    assert (lookahead.wanted, spans(lookahead.requests())) == (4 * FIRST_ROWS, [(16, 16)])
+
+
 def test_a_request_stays_within_a_window_and_a_chunk():
     lookahead = make(start=90)
     lookahead.starve(90)
