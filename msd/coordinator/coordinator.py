@@ -38,7 +38,7 @@ from msd.coordinator.hosts import Hosts
 from msd.coordinator.incidents import Incidents
 from msd.coordinator.placement import Placement
 from msd.coordinator.stalls import StallTerms, Watch
-from msd.coordinator.standing import RankStanding, Standing
+from msd.coordinator.standing import RankStanding, Stall, Standing
 from msd.coordinator.suspects import Suspects
 from msd.core.allocation import Allocation
 from msd.core.journal import Edit, with_pending
@@ -108,9 +108,9 @@ class Coordinator:
             depth=depth,
             share_bytes=share_bytes,
         )
-        self._incidents = Incidents(
-            self._course, self._hosts, self._edits, self._suspects, Watch(stalls or {}, deadline_s=deadline_s)
-        )
+        stall = None if standing is None else standing.stall
+        watch = Watch(stalls or {}, deadline_s=deadline_s, stall=stall)
+        self._incidents = Incidents(self._course, self._hosts, self._edits, self._suspects, watch)
         self._door = Door(
             new_planner=new_planner,
             generations=self.generations,
@@ -167,6 +167,11 @@ class Coordinator:
     def edits(self) -> tuple[Edit, ...]:
         """The edits of this generation that are durable, in order."""
         return tuple(self._edits.durable)
+
+    @property
+    def stall(self) -> Stall | None:
+        """The row that planning waits for, and for how long."""
+        return self._incidents.stall
 
     def begin(self) -> list[Command]:
         """Return what to do before anything has happened."""
@@ -314,6 +319,7 @@ class Coordinator:
             edits=self._edits.all,
             isolated=self._suspects.isolated,
             is_resumed=self._is_resumed,
+            stall=self.stall,
         )
 
     def rank_standing(self, rank: int) -> RankStanding:
@@ -335,6 +341,7 @@ class Coordinator:
 
     def _opened(self, planner: Planner) -> list[Command]:
         """Return what to do at the beginning of a generation."""
+        self._incidents.begin()
         self._edits.begin()
         self._course.begin(planner)
         generation = self.generations.generation
@@ -360,8 +367,10 @@ class Coordinator:
             case RowsExamined(tables=tables):
                 for table in tables:
                     self._course.arrive(table)
-            case StepAsked(rank=rank, session=session, generation=generation, step=step):
+            case StepAsked(rank=rank, session=session, generation=generation, step=step, lacking=lacking):
                 if self.generations.speaks(rank, session, generation):
+                    if lacking is not None:
+                        self._course.note_lacking(rank, lacking)
                     self.generations.asks(rank, session, step)
                     self._stir(rank)
             case RanksStand(ranks=ranks):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from msd.coordinator.commands import Replicate
 from msd.coordinator.generations import Generations
 from msd.coordinator.history import History
-from msd.coordinator.standing import Standing
+from msd.coordinator.standing import Stall, Standing
 from msd.coordinator.suspects import RowAt
 from msd.core.journal import Edit
 
@@ -18,6 +18,7 @@ def standing_of(
     edits: Iterable[Edit],
     isolated: tuple[RowAt, ...],
     is_resumed: bool,
+    stall: Stall | None,
 ) -> Standing:
     """Return where a run stands.
 
@@ -27,6 +28,7 @@ def standing_of(
         edits: The journal of the generation, and what is about to be in it.
         isolated: Rows that may have ended a process.
         is_resumed: Whether the run was read from a store; once a rank came it goes its own way.
+        stall: What planning waits for.
     """
     steps = {*generations.next_steps(), generations.watermark + 1}
     positions = {step: position for step in steps if (position := history.position_before(step)) is not None}
@@ -46,10 +48,12 @@ def standing_of(
         loads_before=generations.loads_before,
         is_start_known=generations.is_start_known,
         is_resumed=is_resumed and not generations.num_sessions,
+        stall=stall,
     )
 
 
 def replica_of(standing: Standing) -> Replicate:
     """Return what has loader hosts keep how the generation began: where ranks stand they say themselves."""
     ranks = tuple(replace(rank, session=0) for rank in standing.ranks)
-    return Replicate(replace(standing, ranks=ranks, positions={}))
+    # Nor how long a row has been waited for: a copy is made when something changes, and would say too little.
+    return Replicate(replace(standing, ranks=ranks, positions={}, stall=None))

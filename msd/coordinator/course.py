@@ -76,6 +76,10 @@ class Course:
                 `note_brought` says how far.
         """
         self._planned_before = None if was_planned else start.step
+        self._is_known = not was_planned
+        """Whether no step was planned from `_planned_before` on, rather than: perhaps none."""
+        self._lacking: dict[int, int] = {}
+        """By rank: the first step that no planner before this one can have given it."""
         self.history = History(self._generations.first_step, start.state_dict(), positions)
         self.planning = Planning(self._lane_at, self.history, self._lane(start))
         self.recalled = -1
@@ -89,7 +93,19 @@ class Course:
 
         A rank that came long after the others says less than they do: of several the furthest counts.
         """
-        self._planned_before = max(self._planned_before or 0, step + self._depth)
+        if not self._is_known:
+            self._planned_before = max(self._planned_before or 0, step + self._depth)
+
+    def note_lacking(self, rank: int, step: int) -> None:
+        """Note that a rank and its constructor had nothing from a step on when they first followed this planner.
+
+        Once all ranks have said so, it is known how far others can have planned that anybody heard of.
+        """
+        if self._is_known:
+            return
+        self._lacking.setdefault(rank, step)
+        if self._generations.all_ranks <= self._lacking.keys():
+            self._is_known, self._planned_before = True, max(self._lacking.values())
 
     def first_free(self) -> int | None:
         """Return the first step that nobody can have planned, None while no rank says where it stands."""

@@ -106,6 +106,8 @@ class StepAsked:
     session: int
     generation: int
     step: int
+    lacking: int | None = None
+    """The first step that neither the rank nor its constructor had when that came to follow this planner, if known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,6 +244,11 @@ class Generations:
             return [self.first_step]
         return sorted((self._all if group is None else self._groups[group]).count_of)
 
+    @property
+    def all_ranks(self) -> frozenset[int]:
+        """Those that somebody serves, connected or not."""
+        return frozenset(self._group_of)
+
     def group_of(self, rank: int) -> str | None:
         """Return the group that a rank is of."""
         return self._group_of.get(rank)

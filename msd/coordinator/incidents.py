@@ -9,6 +9,7 @@ from msd.coordinator.course import Course
 from msd.coordinator.edits import Edits
 from msd.coordinator.hosts import Hosts
 from msd.coordinator.stalls import Watch
+from msd.coordinator.standing import Stall
 from msd.coordinator.suspects import RowAt, Suspects
 from msd.core.journal import Edit, SkipRows, Suspend
 from msd.errors import ConfigError, DeadlineError, EngineError
@@ -25,6 +26,15 @@ class Incidents:
         self._edits = edits
         self._suspects = suspects
         self._watch = watch
+
+    @property
+    def stall(self) -> Stall | None:
+        """The row that planning waits for, and for how long."""
+        return self._watch.stall
+
+    def begin(self) -> None:
+        """Forget what was waited for: a generation begins."""
+        self._watch.begin()
 
     def edit(self, edit: Edit, *, move_late: bool) -> tuple[Edit, Journal]:
         """Return an edit as it is journalled, and what makes it durable; see `Coordinator.edit`."""
@@ -128,6 +138,9 @@ class Incidents:
                 f"state{course.suspects()}"
             )
         starved = course.planning.main.starved if orphaned_by is None else None
+        inherited = self._watch.inherited
+        if inherited is not None and course.planning.main.consumed(inherited.source) > inherited.ordinal:
+            self._watch.inherited = None
         waits_for = course.waits_for
         match self._watch.look(now_s, waits_for, starved):
             case "warn":
@@ -146,9 +159,12 @@ class Incidents:
         waited = f"row {starved.ordinal} did not come within {self._watch.waited_s(now_s):.0f} s"
         step = self._course.planning.main.step
         if step != self._course.first_free():
-            return [
-                Warn(f"source {starved.source!r}: {waited}; step {step} was planned with it before, and is waited for")
-            ]
+            if not self._watch.put_off():
+                return []
+            return [Warn(
+                f"source {starved.source!r}: {waited}; step {step} may have been planned with it before the planner "
+                "was replaced, so it is suspended only once every rank has said that it does not have that step"
+            )]  # fmt: skip
         suspend = Suspend(at_step=step, who="on_stall", source=starved.source, reason=waited)
         try:
             self._course.expect_edit(suspend)

@@ -30,6 +30,15 @@ class RankStanding:
     """It must load before it is given anything."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A row that nobody has planned with and that planning waits for."""
+
+    source: str
+    ordinal: int
+    waited_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """Where a run stands."""
@@ -59,6 +68,8 @@ class Standing:
     without a position must load."""
     is_resumed: bool = False
     """It was read from a store: ranks that went further may bring their position."""
+    stall: Stall | None = None
+    """What planning waited for: whoever plans next goes on measuring, and does not begin again."""
 
 
 def merged(standings: Iterable[Standing]) -> Standing | None:
@@ -93,6 +104,7 @@ def merged(standings: Iterable[Standing]) -> Standing | None:
         loads_before=newest.loads_before,
         is_start_known=newest.is_start_known,
         is_resumed=newest.is_resumed,
+        stall=newest.stall,
     )
 
 

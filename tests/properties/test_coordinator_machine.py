@@ -128,6 +128,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.next_step: dict[int, int] = {}
         self.cut_off: set[int] = set()
         """Ranks whose constructor is gone, or whose planner does not know them: they say HELLO again."""
+        self.lacking: dict[int, int] = {}
+        """By rank: the first step that neither it nor its constructor had when the planner was replaced last."""
         self.alive = {"a", "b", "c"}
         self.shadows: set[str] = set()
         self.term = 0
@@ -263,7 +265,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         elif self._has(rank):
             generation = self.coordinator.generations.generation
             self.next_step[rank] += 1
-            asked = StepAsked(rank, self.sessions[rank], generation, self.next_step[rank])
+            lacking = self.lacking.get(rank)
+            asked = StepAsked(rank, self.sessions[rank], generation, self.next_step[rank], lacking)
             stale = StepAsked(rank, self.sessions[rank], generation, self.next_step[rank] - 1)
             self._note(self.coordinator.handle_all([asked, stale]))
 
@@ -352,6 +355,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.shelves = {name: new_shelf(name) for name in RANKS}
             self.cut_off |= set(self.sessions)
         standing = merged([*copies, *words])
+        self.lacking = {
+            rank: max([step, *(held + 1 for held in self.shelves[CONSTRUCTOR_OF[rank]].held_steps)])
+            for rank, step in self.next_step.items()
+        }
         self.under_way = []
         self.term += 1
         hosts = sorted(self.alive)

@@ -16,6 +16,8 @@ class _Rank:
     num_loads: int
     progress: StateDict | None
     """The run's position before `next_step`, where the rank has stated it."""
+    to_fetch: int | None = None
+    """The step that it fetches next: it has those before, and this one at most if it was answered."""
 
 
 class Attendance:
@@ -68,13 +70,30 @@ class Attendance:
         known = self._ranks[rank]
         if (generation, step) <= (known.generation, known.next_step):
             return False
+        known.to_fetch = known.to_fetch if known.generation == generation else None
         known.generation, known.next_step, known.progress = generation, step, None
         return True
+
+    def fetches(self, rank: int, generation: int, step: int) -> bool:
+        """Take that a connected rank fetches a step; return whether it was not known before how far it has come."""
+        known = self._ranks[rank]
+        is_news = known.to_fetch is None and generation == known.generation
+        if generation == known.generation:
+            known.to_fetch = step
+        return is_news
+
+    def lacks(self, rank: int, generation: int) -> int | None:
+        """Return the first step of a generation that a connected rank may lack, None while that is not known."""
+        known = self._ranks[rank]
+        if known.generation != generation or known.to_fetch is None:
+            return None
+        return max(known.to_fetch, known.next_step)
 
     def loaded(self, rank: int, generation: int, first_step: int, number: int) -> None:
         """Take that the n-th load of a rank was answered."""
         known = self._ranks[rank]
         known.generation, known.next_step, known.num_loads, known.progress = generation, first_step, number, None
+        known.to_fetch = None
 
     def asked(self, generation: int) -> list[list[int]]:
         """Return (rank, session, step) of the connected ranks of a generation, in order."""

@@ -41,8 +41,13 @@ class Ref:
     @property
     def epoch(self) -> int:
         """Of the actor: of two that held one post the later has the greater one; -1 if its key has none."""
-        number = self.key.rpartition("-e")[2]
-        return int(number) if number.isdecimal() else -1
+        return epoch_of(self.key)
+
+
+def epoch_of(key: str) -> int:
+    """Return the epoch of an actor, -1 if its key has none."""
+    number = key.rpartition("-e")[2]
+    return int(number) if number.isdecimal() else -1
 
 
 class Fence:

@@ -100,7 +100,7 @@ class ConstructorActor:
         self._performed = (0, 0)
         """(term, number of the order that comes next)"""
         self._questions = itertools.count(1)
-        self._reporting = Reporting(name, self._planner, self._shelf, self._attendance, self._changed)
+        self._reporting = Reporting(name, self._planner, self._shelf, self._attendance, self._changed, self._fence)
         self._stop_listening: Callable[[], None] | None = None
         self._directory: dict[int, Place] = {}
         self._encoded = EncodedBatches(self._shelf, identity)
@@ -133,9 +133,14 @@ class ConstructorActor:
             self._directory.update(dict.fromkeys(served[name], at))
 
     async def ping(self) -> Wire:
-        """Answer, with the key of the planner that it asks."""
-        follows = None if self._planner.ref is None else self._planner.ref.key
-        return {"name": self.name, "pid": os.getpid(), "term": self._fence.term, "follows": follows}
+        """Answer, with the keys of the planner that it asks and of the hosts that it knows."""
+        return {
+            "name": self.name,
+            "pid": os.getpid(),
+            "term": self._fence.term,
+            "follows": None if self._planner.ref is None else self._planner.ref.key,
+            "hosts": self._gathering.keys,
+        }
 
     async def standing(self, term: int) -> Wire | None:
         """Return where the run stands, as far as is known here; a planner of a lower term is refused from now on."""
@@ -301,7 +306,7 @@ class ConstructorActor:
                 raise EngineError(
                     f"rank {rank} was connected again; this client no longer speaks for it: use the newer one"
                 )
-            self._note_asked(rank, generation, taken_through + 1)
+            self._note_asked(rank, generation, taken_through + 1, fetches=step)
             answer = self._changed.wait_for(lambda: self._answer(rank, session, generation, step), wait_s)
         if isinstance(answer, Exception):
             raise answer.with_traceback(None)
@@ -359,8 +364,11 @@ class ConstructorActor:
             return self._error
         return Ended(step=step) if self._shelf.end is not None and step >= self._shelf.end else None
 
-    def _note_asked(self, rank: int, generation: int, step: int) -> None:
-        if generation == self._generation and self._attendance.asks(rank, generation, step):
+    def _note_asked(self, rank: int, generation: int, step: int, *, fetches: int) -> None:
+        if generation != self._generation:
+            return
+        is_news = self._attendance.asks(rank, generation, step)
+        if self._attendance.fetches(rank, generation, fetches) or is_news:
             self._report_soon()
 
     def _ask_planner(self, method: str, *args: Any, limit_s: float) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from msd.coordinator.events import ConstructorJoined, ConstructorLost, Event, HostJoined, HostLost
 from msd.core.sample import MetaTable
 from msd.errors import EngineError
-from msd.runtime.dask.calls import HasRpc, Ref
+from msd.runtime.dask.calls import HasRpc, Ref, epoch_of
 from msd.runtime.dask.constructor_driver import ConstructorDriver
 from msd.runtime.dask.host_driver import HostDriver
 from msd.runtime.dask.tasks import Tasks
@@ -55,8 +55,8 @@ class Crew:
         self._replica: Wire | None = None
         self._treated: list[list[Any]] = []
         """All that was said of rows that are not run like others."""
-        self._newest: dict[str, int] = {}
-        """By name: the latest epoch that was heard of."""
+        self._least: dict[str, int] = {}
+        """By name: the least epoch of which word does not come too late."""
         self._num_replicas = 0
         self._carried = asyncio.Event()
         self._came_constructor = asyncio.Event()
@@ -70,12 +70,16 @@ class Crew:
 
     def _is_stale(self, name: str, ref: Ref) -> bool:
         """Note an actor; return whether a later one of its name was heard of: word of this one comes late."""
-        newest = self._newest[name] = max(ref.epoch, self._newest.get(name, ref.epoch))
-        return ref.epoch < newest
+        least = self._least[name] = max(ref.epoch, self._least.get(name, ref.epoch))
+        return ref.epoch < least
+
+    def _note_gone(self, name: str, key: str) -> None:
+        """Note that an actor is gone: word that it came may be on its way still, or be said once more."""
+        self._least[name] = max(epoch_of(key) + 1, self._least.get(name, 0))
 
     def add_host(self, name: str, ref: Ref) -> None:
         """Drive a host that the coordinator knows already."""
-        self._newest[name] = max(ref.epoch, self._newest.get(name, ref.epoch))
+        self._is_stale(name, ref)
         driver = HostDriver(
             self._node,
             name,
@@ -96,7 +100,7 @@ class Crew:
 
     def add_constructor(self, name: str, ref: Ref) -> None:
         """Drive a constructor that the coordinator knows already."""
-        self._newest[name] = max(ref.epoch, self._newest.get(name, ref.epoch))
+        self._is_stale(name, ref)
         driver = ConstructorDriver(self._node, ref, term=self._term, silence_s=self._silence_s)
         if self._replica is not None:
             driver.tell(self._replica)
@@ -116,6 +120,7 @@ class Crew:
 
     def host_gone(self, name: str, key: str) -> None:
         """Drive a host no longer."""
+        self._note_gone(name, key)
         known = self.hosts.get(name)
         if known is not None and known.ref.key == key:
             del self.hosts[name]
@@ -134,6 +139,7 @@ class Crew:
 
     def constructor_gone(self, name: str, key: str) -> None:
         """Drive a constructor no longer."""
+        self._note_gone(name, key)
         known = self.constructors.get(name)
         if known is not None and known.ref.key == key:
             del self.constructors[name]

@@ -57,6 +57,11 @@ class Gathering:
         self._under_way: dict[tuple[int, int, str], asyncio.Task[None]] = {}
         """By generation, step and host."""
 
+    @property
+    def keys(self) -> list[str]:
+        """Of the hosts that are known."""
+        return [ref.key for ref in self._hosts.values()]
+
     def hosts_are(self, hosts: dict[str, Ref]) -> None:
         """Take where hosts are; what was asked of a process that was replaced is asked of the new one."""
         changed = {name for name, ref in hosts.items() if name in self._hosts and self._hosts[name] != ref}

@@ -30,7 +30,7 @@ from msd.runtime.dask.hosts import TICK_S
 from msd.runtime.dask.lifetime import close_when_released, listen_for_losses
 from msd.runtime.dask.orders import plain, start_of
 from msd.runtime.dask.planner_store import PlannerStore
-from msd.runtime.dask.standings import rank_from_wire, standing_from_wire, standing_to_wire
+from msd.runtime.dask.standings import rank_from_wire, stall_to_wire, standing_from_wire, standing_to_wire
 from msd.runtime.dask.wire import Wire
 from msd.runtime.failures import FailureNotes
 from msd.runtime.record import provenance
@@ -138,6 +138,7 @@ class PlannerActor:
             "journal": [self._coordinator.generations.generation, self._helm.journalling.num_done],
             "news": self._helm.news.newest(),
             "crew": self._crew.keys,
+            "stall": stall_to_wire(self._coordinator.stall),
         }
 
     async def standing(self) -> Wire | None:
@@ -233,8 +234,9 @@ class PlannerActor:
         self,
         constructor: str,
         key: str,
+        term: int,
         generation: int,
-        asked: Sequence[Sequence[int]],
+        asked: Sequence[Sequence[Any]],
         left: Sequence[Sequence[int]],
         held_bytes: int,
     ) -> None:
@@ -243,16 +245,18 @@ class PlannerActor:
         Args:
             constructor: By name.
             key: Of its actor: one that was replaced is not heard.
+            term: Of the planner that it followed when it said so: this one may be asked in its place.
             generation: That it is in.
-            asked: (rank, session, step) of ranks that ask for a step.
+            asked: (rank, session, step, lacking) of ranks that ask for a step; see `StepAsked`.
             left: (rank, session) of connections that ended.
             held_bytes: Payload.
         """
         await self._may_speak()
         if not self._crew.is_present(constructor, key):
             return
-        for rank, session, step in asked:
-            self._helm.put(StepAsked(rank, session, generation, step))
+        for rank, session, step, lacking in asked:
+            known = lacking if term == self._term else None
+            self._helm.put(StepAsked(rank, session, generation, step, known))
         self._helm.put(BytesHeld(constructor, held_bytes))
         if left:
             await self._decide(lambda: (None, [c for one in left for c in self._coordinator.disconnect(*one)]))

@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from distributed import Client
 
 from msd.coordinator.placement import Placement
 from msd.coordinator.roster import PLANNER, Fill, Vacate
-from msd.coordinator.standing import Standing, merged
+from msd.coordinator.standing import Stall, Standing, merged
 from msd.errors import EngineError, MsdError
 from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.constructor import ConstructorActor
@@ -22,7 +23,7 @@ from msd.runtime.dask.outfit import HOST_BYTES, link_of, placement_of, served_by
 from msd.runtime.dask.pinging import Pinging
 from msd.runtime.dask.planner import PlannerActor
 from msd.runtime.dask.registry import Registry, socket_path
-from msd.runtime.dask.standings import standing_from_wire, standing_to_wire
+from msd.runtime.dask.standings import stall_from_wire, standing_from_wire, standing_to_wire
 from msd.runtime.dask.tasks import Tasks
 
 _LOG = logging.getLogger("msd")
@@ -70,8 +71,10 @@ class Posts:
         """What the planner said last of where the run stands."""
         self._journal: Any = None
         """Of that."""
+        self._stall: tuple[Stall | None, float] = (None, 0.0)
+        """What the planner said last of the row that it waits for, and when that was heard."""
         self._lacking: set[str] = set()
-        """Constructors whose last answer named a planner that was replaced."""
+        """Constructors whose last answer named a planner that was replaced, or not every host."""
         self._unknown: set[str] = set()
         """Posts whose holders the planner's last answer did not name."""
         self._told = (0, 0)
@@ -191,7 +194,7 @@ class Posts:
         await self._tell([(ref, "close") for _, ref in ending])
         self._maker.release(ref for _, ref in ending)
         self._maker.forget_shared()
-        self.run, self._copy = run, run.standing
+        self.run, self._copy, self._stall = run, run.standing, (None, 0.0)
         self.serve(num_processes)
 
     async def standing(self, term: int) -> Standing | None:
@@ -203,7 +206,15 @@ class Posts:
         if self._copy is not None:
             known.append(self._copy)
         self._copy = merged(known)
+        if self._copy is not None:
+            self._copy = replace(self._copy, stall=self._stalled())
         return self._copy
+
+    def _stalled(self) -> Stall | None:
+        """Return what the last planner waited for, with the time up to now."""
+        stall, heard_s = self._stall
+        passed_s = asyncio.get_running_loop().time() - heard_s
+        return None if stall is None else replace(stall, waited_s=stall.waited_s + passed_s)
 
     async def fail(self, error: Exception) -> None:
         """Have every rank hear why the run cannot go on."""
@@ -366,12 +377,16 @@ class Posts:
             self._journal = (term, answer.get("journal"))
             self._tasks.spawn(self._take_copy())
 
-        self._tell_missed(set(answer.get("crew", ())))
+        self._stall = stall_from_wire(answer["stall"]), asyncio.get_running_loop().time()
+        self._tell_missed(set(answer["crew"]))
 
     def _heard_of(self, fill: Fill, answer: dict[str, Any]) -> None:
-        """Have a constructor that follows a planner that was replaced hear of the present one: it missed that."""
+        """Have a constructor that missed who plans, or that a host came, hear of it once more."""
         planner = self._held.get(PLANNER)
-        if fill.kind != "constructor" or planner is None or answer["follows"] == planner[1].key:
+        if fill.kind != "constructor" or planner is None:
+            return
+        hosts = {ref.key for held, ref in self._held.values() if held.kind == "host"}
+        if answer["follows"] == planner[1].key and hosts <= set(answer["hosts"]):
             self._lacking.discard(fill.post)
         elif fill.post in self._lacking:
             self._tasks.spawn(self._begin_again(fill.post))

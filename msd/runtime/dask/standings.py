@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from msd.client.link.messages import Stated
-from msd.coordinator.standing import RankStanding, Standing
+from msd.coordinator.standing import RankStanding, Stall, Standing
 from msd.core.journal import edits_from_state, edits_to_state
 from msd.core.state import StateDict
 from msd.errors import StateError
@@ -30,6 +30,7 @@ def standing_to_wire(standing: Standing) -> Wire:
         "loads_before": standing.loads_before,
         "is_start_known": standing.is_start_known,
         "is_resumed": standing.is_resumed,
+        "stall": stall_to_wire(standing.stall),
     }
 
 
@@ -42,6 +43,7 @@ def standing_from_wire(wire: Wire) -> Standing:
             "ranks": tuple(rank_from_wire(rank) for rank in wire["ranks"]),
             "positions": {int(step): position for step, position in wire["positions"]},
             "isolated": tuple((source, ordinal) for source, ordinal in wire["isolated"]),
+            "stall": stall_from_wire(wire["stall"]),
         }
     )
 
@@ -100,6 +102,16 @@ def stands_of(rank: int, stated: Stated, identity: StateDict, *, run: str) -> Ra
         num_loads=stated.num_loads,
         progress=progress,
     )
+
+
+def stall_to_wire(stall: Stall | None) -> list[Any] | None:
+    """Return what planning waits for as JSON-able values."""
+    return None if stall is None else [stall.source, stall.ordinal, stall.waited_s]
+
+
+def stall_from_wire(wire: list[Any] | None) -> Stall | None:
+    """Return what `stall_to_wire` took."""
+    return None if wire is None else Stall(*wire)
 
 
 def rank_to_wire(rank: RankStanding) -> Wire:

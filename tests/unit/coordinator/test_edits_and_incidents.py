@@ -14,6 +14,7 @@ from msd.coordinator.events import (
     StepAsked,
     TimePassed,
 )
+from msd.coordinator.standing import Stall
 from msd.core.journal import SkipRows, Suspend
 from msd.core.state import canonical_json
 from msd.errors import ConfigError, EngineError
@@ -225,3 +226,61 @@ def test_the_last_source_is_not_suspended_but_waited_for():
     met = run.coordinator.handle(TimePassed(106.0))
     assert not of_kind(Journal, met)
     assert "cannot be suspended" in of_kind(Warn, met)[0].text
+
+
+def starve(run, coordinator) -> None:
+    """Answer all but books, as long as anything is asked."""
+    waiting = of_kind(Examine, coordinator.begin())
+    while others := [examine for examine in waiting if examine.source != "books"]:
+        waiting = of_kind(Examine, coordinator.handle_all([run.answer(examine) for examine in others]))
+
+
+def test_how_long_a_row_has_not_come_is_still_known_when_the_planner_is_replaced():
+    run, _ = starving(after_s=5.0, then="stop")
+    run.coordinator.handle(TimePassed(104.0))
+    standing = run.coordinator.standing()
+    assert standing.stall == Stall("books", 0, 4.0)
+    again = run.born_again(standing)
+    starve(run, again)
+    assert again.handle(TimePassed(7.0)) == []
+    (fail,) = of_kind(Fail, again.handle(TimePassed(8.5)))
+    assert str(fail.error).startswith("source 'books' did not deliver row 0 within 6 s and on_stall.then is stop")
+
+
+def replaced(lacking) -> tuple:
+    """A run that stalls at step 4 after its planner was replaced, with what ranks say they lack."""
+    ranks = Ranks(make(stalls={"books": StallTerms(5.0, "suspend")}))
+    ranks.ask_all(range(1, 5))
+    again = ranks.run.born_again(ranks.run.coordinator.standing())
+    starve(ranks.run, again)
+    assert (again.next_step, of_kind(Warn, again.handle(TimePassed(100.0)))) == (4, [])
+    again.handle_all([StepAsked(rank, ranks.sessions[rank], 0, 4, step) for rank, step in lacking.items()])
+    return ranks, again
+
+
+def test_a_stalled_source_is_suspended_after_the_planner_was_replaced_at_a_step_that_nobody_has():
+    ranks, again = replaced({0: 4, 1: 3})
+    (journal,) = of_kind(Journal, again.handle(TimePassed(106.0)))
+    assert (journal.edit.source, journal.edit.at_step, journal.edit.noted_at) == ("books", 4, 4)
+    lacking = again.stall.ordinal
+    planned = of_kind(Planned, ranks.run.settle(again.handle(Journalled(journal.number))))
+    assert planned[0].plan.step == 4
+    drawn = [sample_id for command in planned for sample_id in command.plan.sample_ids()]
+    assert all(sample_id.ordinal < lacking for sample_id in drawn if sample_id.source == "books")
+
+
+@pytest.mark.parametrize("lacking", [{}, {0: 4}, {0: 4, 1: 5}], ids=["unsaid", "one silent", "one has it"])
+def test_a_step_that_a_rank_may_have_keeps_its_sources_and_that_is_told_once(lacking):
+    ranks, again = replaced(lacking)
+    met = [command for s in (106, 107, 120) for command in again.handle(TimePassed(float(s)))]
+    assert not of_kind(Journal, met)
+    assert ["may have been planned" in warning.text for warning in of_kind(Warn, met)] == [True]
+    if 1 not in lacking:
+        again.handle_all([StepAsked(rank, ranks.sessions[rank], 0, 4, 4) for rank in (0, 1)])
+        assert of_kind(Journal, again.handle(TimePassed(121.0)))
+
+
+def test_an_edit_reaches_the_first_step_that_ranks_lack_after_the_planner_was_replaced():
+    _, again = replaced({0: 4, 1: 6})
+    edit, _ = again.edit(suspend(2, "web"), move_late=True)
+    assert edit.at_step == 6

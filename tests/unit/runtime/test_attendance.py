@@ -39,6 +39,19 @@ def test_a_rank_goes_forward_only_unless_it_loads():
     assert attendance.standings()[0].num_loads == 2
 
 
+def test_how_far_a_rank_has_come_is_known_once_it_fetches_and_until_it_loads():
+    attendance = arrived()
+    assert attendance.lacks(0, 1) is None
+    assert attendance.fetches(0, 1, 7)
+    assert not attendance.fetches(0, 1, 8)
+    assert not attendance.fetches(0, 0, 2), "of another generation"
+    assert (attendance.lacks(0, 1), attendance.lacks(0, 2)) == (8, None)
+    attendance.asks(0, 1, 9)
+    assert attendance.lacks(0, 1) == 9
+    attendance.loaded(0, 1, 5, 2)
+    assert attendance.lacks(0, 1) is None
+
+
 def test_a_rank_that_left_is_known_and_asks_for_nothing():
     attendance = arrived()
     assert not attendance.leave(0, 3)

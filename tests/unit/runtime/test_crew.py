@@ -111,8 +111,21 @@ def test_word_of_a_process_that_was_replaced_comes_too_late():
         assert bench.crew.hosts["h"].ref == newer
         bench.crew.host_gone("h", newer.key)
         bench.crew.host_joined("h", older, False)
+        bench.crew.host_joined("h", newer, False)
         assert bench.events == [HostJoined("h", False), HostLost("h")]
         assert bench.crew.keys == []
+
+    on_bench(work)
+
+
+def test_a_process_of_which_it_is_heard_first_that_it_is_gone_and_then_that_it_came_does_not_come():
+    async def work(bench: Bench) -> None:
+        first, second = bench.constructor()[1], bench.constructor("constructor-e2")[1]
+        bench.crew.constructor_gone("c", first.key)
+        bench.crew.constructor_joined("c", first)
+        assert bench.events == []
+        bench.crew.constructor_joined("c", second)
+        assert bench.crew.keys == [second.key]
 
     on_bench(work)
 

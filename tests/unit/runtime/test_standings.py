@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from msd.coordinator.standing import RankStanding, Standing
+from msd.coordinator.standing import RankStanding, Stall, Standing
 from msd.core.journal import SkipRows, Suspend
 from msd.errors import StateError
 from msd.runtime.dask.calls import Fence, Superseded
@@ -23,6 +23,7 @@ STANDING = Standing(
     ),
     num_sessions=5,
     positions={8: {"step": 8}, 9: {"step": 9}},
+    stall=Stall("web", 31, 4.5),
 )
 
 
