@@ -109,6 +109,10 @@ class Posts:
         if self._maker is not None:
             self._maker.note_lost(address)
 
+    def is_lost(self, address: str) -> bool:
+        """Return whether the worker at an address is known to be gone."""
+        return self._is_gone(address).is_set()
+
     def note_came(self, address: str) -> None:
         """Take that a worker is there, perhaps where another one was lost."""
         self._gone.pop(address, None)

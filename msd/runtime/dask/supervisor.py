@@ -385,6 +385,8 @@ class Supervisor:
             error = failed.get(fill.post)
             if error is None:
                 self.recoveries.filled(fill)
+            elif self._posts.is_lost(fill.worker.address):
+                pass  # How its process ended is being looked into: that says more, and comes in a moment.
             elif isinstance(error, DeadlineError):
                 self._put(PostSilent(fill.post, fill.epoch))
             else:
