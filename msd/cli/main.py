@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from msd.cli import corpus, demo, index, init, plan, preview, serve, state, validate, which
+from msd.cli import corpus, demo, index, init, partition, plan, preview, profile, serve, state, validate, which
 
 INTERRUPTED = 130
 NOBODY_READS = 141
@@ -50,6 +50,8 @@ _COMMANDS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("init", init.init),
     ("validate", validate.validate),
     ("index", index.index),
+    ("profile", profile.profile),
+    ("partition", partition.partition),
     ("plan", plan.plan),
     ("preview", preview.preview),
     ("serve", serve.serve),

@@ -120,7 +120,8 @@ def _non_negative(features_RF: Float64Array, seconds_R: Float64Array) -> tuple[t
     # Pixels are millions and frames a few: each column is fitted on its own scale.
     scale_F = np.maximum(np.abs(columns).max(axis=0), 1e-300)
     found_F, _ = nnls(columns / scale_F * weight_R[:, None], seconds_R * weight_R)
-    found_F = found_F / scale_F
+    # What adds less than a millionth is the solver's rounding.
+    found_F = np.where(found_F > 1e-6 * float(seconds_R.mean()), found_F, 0.0) / scale_F
     # Relative weights lean towards the cheap rows: on the whole it is to be right.
     predicted = float((columns @ found_F).sum())
     found_F = found_F * (float(seconds_R.sum()) / predicted if predicted > 0 else 1.0)

@@ -95,6 +95,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """`cpu` and `cores`."""
     versions: dict[str, str]
     """Of the libraries that read and transform."""
+    process_bytes: int
+    """Memory of a loader host before it holds any loader; 0 if it could not be measured."""
     sources: dict[str, SourceProfile]
 
     def to_json(self) -> bytes:

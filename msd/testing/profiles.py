@@ -45,5 +45,6 @@ def made_up_profile(**sources: SourceProfile) -> Profile:
         made_at="2026-12-01T00:00:00Z",
         machine={"cpu": "a", "cores": 2},
         versions={"pillow": "12.0"},
+        process_bytes=50 << 20,
         sources=sources or {"web": made_up_source()},
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from PIL import Image
 
 import msd
@@ -509,3 +510,58 @@ def test_a_closed_pipe_ends_quietly(config: Path) -> None:
     process.stderr.close()
     assert process.wait() == 141
     assert errors == ""
+
+
+def test_profile_and_partition_size_a_run_and_say_what_is_short(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "profile.json"
+    assert run(["profile", str(config), "--seconds", "2", "--out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    names = set(found["sources"])
+    assert json.loads(out.read_text())["sources"].keys() == names
+    assert all(one["prepare_s"] > 0 for one in found["sources"].values())
+    sized = ["partition", str(config), "--cpus", "2", "--memory", "4GiB", "--json"]
+    assert run([*sized, "--rate", "1"]) == 0
+    little = json.loads(capsys.readouterr().out)
+    assert {one["source"] for one in little["sources"]} == names
+    assert all("samples/s x" in one["why"] for one in little["sources"])
+    assert run([*sized, "--rate", "1e7", "--profile", str(out)]) == 1
+    much = json.loads(capsys.readouterr().out)
+    assert not much["is_met"]
+    assert much["shortfalls"][0]["what"] == "cores"
+    assert 1 < much["rate"] < 1e7
+    assert sum(one["cores"] for one in much["hosts"]) <= 2 + 1e-6
+    assert much["sustained"]["this"] >= 0.95 * max(much["sustained"].values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["partition", "CONFIG", "--cpus", "0"], "--cpus must be above 0 cores"),
+        (["partition", "CONFIG", "--rate", "0"], "above 0 samples/s"),
+        (["partition", "CONFIG", "--memory", "1MiB"], "not enough for 2 loader hosts"),
+        (["partition", "CONFIG", "--profile", "nowhere.json"], "no profile at 'nowhere.json'"),
+        (["profile"], "name a configuration"),
+        (["profile", "CONFIG", "--source", "wob"], "no source 'wob'"),
+        (["profile", "--training", "nowhere.csv"], "cannot be read as a table"),
+        (["profile", "--training", "table.txt"], "none of .csv"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(
+    config: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert run([str(config) if one == "CONFIG" else one for one in arguments]) in (1, 2)
+    assert message in capsys.readouterr().err
+
+
+def test_a_training_cost_is_printed_as_a_section(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lengths = [[100 * n, 7 * n * n] for n in range(1, 20)]
+    table = tmp_path / "timed.csv"
+    seconds = [sum(2e-6 * s + 3e-10 * s * s for s in one) for one in lengths]
+    lines = [f"{' '.join(map(str, one))},{took}" for one, took in zip(lengths, seconds, strict=True)]
+    table.write_text("\n".join(["lengths,seconds", *lines]))
+    assert run(["profile", "--training", str(table)]) == 0
+    cost = yaml.safe_load(capsys.readouterr().out)["cost"]["backbone"]
+    assert cost["kind"] == "fitted"
+    assert (cost["linear"], cost["quadratic"], cost["constant"]) == pytest.approx((2e-6, 3e-10, 0.0), rel=0.01)

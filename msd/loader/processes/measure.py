@@ -4,13 +4,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from msd.core.sample import RawSample
 from msd.loader.processes.decide import Timing, Where, is_measured, shows_in, where_to_transform
 from msd.loader.transforms.chain import AppliesTransforms, RowResult
 from msd.sources.base import BadRow
 
+_T = TypeVar("_T")
 Rows: TypeAlias = Sequence[tuple[int, RawSample | BadRow]]
 Timed: TypeAlias = tuple[list[RowResult], Timing]
 
@@ -80,7 +81,7 @@ class Measured:
     def _by_two(self, rows: Rows) -> list[RowResult]:
         half = len(rows) // 2
         began = time.perf_counter()
-        other = _beside(lambda: timed(self._chain, rows[half:]))
+        other = beside(lambda: timed(self._chain, rows[half:]))
         results, timing = timed(self._chain, rows[:half])
         others, other_timing = other.result()
         self._span_s += time.perf_counter() - began
@@ -90,10 +91,15 @@ class Measured:
 
 def timed(chain: AppliesTransforms, rows: Rows) -> Timed:
     """Return what rows give, and what that took in the thread that calls."""
+    return timed_work(lambda: chain.apply(rows), len(rows))
+
+
+def timed_work(work: Callable[[], _T], num_rows: int) -> tuple[_T, Timing]:
+    """Return what work gives, and what it took in the thread that calls."""
     wall_s, cpu_s, queued_s = time.perf_counter(), time.thread_time(), _queued_s()
-    results = chain.apply(rows)
-    return results, Timing(
-        num_rows=len(rows),
+    result = work()
+    return result, Timing(
+        num_rows=num_rows,
         wall_s=time.perf_counter() - wall_s,
         cpu_s=time.thread_time() - cpu_s,
         queued_s=_queued_s() - queued_s,
@@ -109,7 +115,7 @@ def _queued_s() -> float:
         return 0.0
 
 
-def _beside(work: Callable[[], Timed]) -> "Future[Timed]":
+def beside(work: Callable[[], Timed]) -> "Future[Timed]":
     """Begin work on a thread that no exit waits for."""
     done: Future[Timed] = Future()
 
