@@ -16,9 +16,11 @@ OPENING_S = 60.0
 """A socket that is not at its path yet is being opened, unless it is older than this."""
 _DEAD = ("Z", "X")
 _FROZEN = ("T", "t")
-_RUNNING = "R"
+_AT_WORK = ("R", "D")
 BUSY_S = 2.0
 """A process that is at work for so long, when its owner is dead, is not about to end."""
+IDLE_LOOKS = 4
+"""At processes that are all asleep, in a row: they hear that they should end."""
 
 
 def own(folder: Path) -> None:
@@ -49,12 +51,13 @@ def remove(folder: Path) -> None:
         if _state(pid) in _FROZEN:
             _kill(pid, life)
     began = {pid: _cpu_s(pid) for pid, life in members.items() if _life(pid) == life}
-    until = time.monotonic() + BUSY_S
+    until, idle_looks = time.monotonic() + BUSY_S, 0
     # Most end meanwhile, or sleep until they hear that they should.
-    while (busy := [pid for pid in began if _state(pid) == _RUNNING]) and time.monotonic() < until:
-        time.sleep(0.02)
-    for pid in busy:
-        if _cpu_s(pid) - began[pid] > BUSY_S / 4:
+    while idle_looks < IDLE_LOOKS and time.monotonic() < until:
+        idle_looks = 0 if any(_state(pid) in _AT_WORK for pid in began) else idle_looks + 1
+        time.sleep(0.05)
+    for pid, cpu_s in began.items():
+        if idle_looks < IDLE_LOOKS and _cpu_s(pid) - cpu_s > BUSY_S / 10:
             _kill(pid, members[pid])
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from msd.client.link.server import LinkServer
-from msd.runtime.dask.leftovers import MEMBERS_FILE, OPENING_S, OWNER_FILE, add_member, clean, own, remove
+from msd.runtime.dask.leftovers import MEMBERS_FILE, OPENING_S, OWNER_FILE, _cpu_s, add_member, clean, own, remove
 
 
 @pytest.fixture
@@ -114,6 +114,8 @@ def test_of_what_a_dead_owner_started_only_what_cannot_end_by_itself_is_ended(fo
             add_member(path, member.pid)
         os.kill(frozen.pid, signal.SIGSTOP)
         os.waitpid(frozen.pid, os.WUNTRACED)
+        while _cpu_s(busy.pid) < 0.3:
+            time.sleep(0.01)
         assert clean() == []
         end(other)
         assert clean() == [path]
