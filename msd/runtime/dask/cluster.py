@@ -21,7 +21,7 @@ from distributed.utils import silence_logging_cmgr
 
 from msd.coordinator.roster import Worker, in_order, split
 from msd.errors import ConfigError, DeadlineError, EngineError, how_ended
-from msd.runtime.dask.leftovers import add_member, clean, own
+from msd.runtime.dask.leftovers import add_member, clean, own, watch
 from msd.runtime.dask.preload import FOLDER_VARIABLE
 from msd.runtime.dask.settings import as_set, worker_environment
 
@@ -69,7 +69,8 @@ class Quiet:
 class EmbeddedCluster:
     """A scheduler in this process and workers in subprocesses: an unguarded script, a notebook and pytest may start it.
 
-    Workers end by themselves within seconds when the scheduler does, however it ends.
+    Workers end by themselves within seconds when the scheduler does, however it ends; those that cannot, since they
+    are frozen or something in them never lets go of the interpreter, are ended by a process that waits for that.
     """
 
     def __init__(self, names: list[str]) -> None:
@@ -87,6 +88,8 @@ class EmbeddedCluster:
             self._logs = tempfile.TemporaryDirectory(prefix="msd-")
             self._ending.callback(self._logs.cleanup)
             own(Path(self._logs.name))
+            self._watching = watch(Path(self._logs.name))
+            self._ending.callback(self._watch_no_more)
             with dask.config.set({**as_set(), "temporary-directory": self._logs.name}):
                 self._cluster = LocalCluster(
                     n_workers=0,
@@ -203,6 +206,10 @@ class EmbeddedCluster:
                 worker.kill()
             worker.wait()
         self._workers.clear()
+
+    def _watch_no_more(self) -> None:
+        self._watching.kill()
+        self._watching.wait()
 
     def _log(self, name: str) -> Path:
         return Path(self._logs.name) / f"{name}.log"

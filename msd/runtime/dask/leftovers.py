@@ -1,4 +1,8 @@
-"""What killed runs of this machine left in the folder for temporary files, and how to tell that they are dead."""
+"""What killed runs of this machine left in the folder for temporary files, and how to tell that they are dead.
+
+As a program, `python leftovers.py FOLDER OWNER GRACE_S`: outlives an owner, and ends what does not end without it. It
+waits beside each run, and so imports nothing but the standard library.
+"""
 
 import contextlib
 import os
@@ -6,6 +10,8 @@ import shutil
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,11 +22,10 @@ OPENING_S = 60.0
 """A socket that is not at its path yet is being opened, unless it is older than this."""
 _DEAD = ("Z", "X")
 _FROZEN = ("T", "t")
-_AT_WORK = ("R", "D")
-BUSY_S = 2.0
-"""A process that is at work for so long, when its owner is dead, is not about to end."""
-IDLE_LOOKS = 4
-"""At processes that are all asleep, in a row: they hear that they should end."""
+GRACE_S = 15.0
+"""A process ends by itself within this when its owner is dead, or it cannot: something in it never lets go of the
+interpreter, say. How busy it is tells nothing: on a machine that is, the others may be slow to end."""
+LOOK_S = 0.5
 
 
 def own(folder: Path) -> None:
@@ -30,35 +35,57 @@ def own(folder: Path) -> None:
 
 
 def add_member(folder: Path, pid: int) -> None:
-    """Note in a folder a process that the owner started: `remove` ends it if it cannot do so when the owner is dead."""
+    """Note in a folder a process that the owner started: when the owner is dead it is ended if it cannot end itself."""
     with (folder / MEMBERS_FILE).open("a") as file:
         file.write(f"{pid} {_life(pid)}\n")
 
 
-def remove(folder: Path) -> None:
-    """Remove the folder of a dead owner, and processes of its own that cannot end by themselves as the others do.
+def watch(folder: Path, grace_s: float = GRACE_S) -> "subprocess.Popen[bytes]":
+    """Start a process that outlives this one, and then ends the members of a folder that have not after a grace."""
+    command = [sys.executable, "-I", "-S", __file__, str(folder), str(os.getpid()), str(grace_s)]
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, cwd="/", start_new_session=True)
 
-    Those are the ones that are frozen, and those in which something never lets go of the interpreter.
+
+def outlive(folder: Path, owner: int, grace_s: float) -> None:
+    """Wait until the process that started this one is dead, then end the members of its folder that do not end.
+
+    Args:
+        folder: Of the owner.
+        owner: Its number.
+        grace_s: Seconds that members have.
     """
+    members: dict[int, str] = {}
+    while os.getppid() == owner:
+        time.sleep(LOOK_S)
+        # The first member that ends removes the folder.
+        members = _members(folder) or members
+    until = time.monotonic() + grace_s
+    while any(_life(pid) == life for pid, life in members.items()) and time.monotonic() < until:
+        time.sleep(LOOK_S)
+    for pid, life in members.items():
+        _kill(pid, life)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove(folder: Path) -> None:
+    """Remove the folder of a dead owner, and processes of its own that are frozen: they cannot end as the others do."""
+    members = _members(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    for pid, life in members.items():
+        if pid != os.getpid() and _state(pid) in _FROZEN:
+            _kill(pid, life)
+
+
+def _members(folder: Path) -> dict[int, str]:
+    """Return the life of each process that is noted in a folder, by its number."""
     members: dict[int, str] = {}
     with contextlib.suppress(OSError):
         for line in (folder / MEMBERS_FILE).read_text().splitlines():
             number, _, life = line.partition(" ")
-            if life and number.isdecimal() and int(number) != os.getpid():
+            if life and number.isdecimal():
                 members[int(number)] = life
-    shutil.rmtree(folder, ignore_errors=True)
-    for pid, life in members.items():
-        if _state(pid) in _FROZEN:
-            _kill(pid, life)
-    began = {pid: _cpu_s(pid) for pid, life in members.items() if _life(pid) == life}
-    until, idle_looks = time.monotonic() + BUSY_S, 0
-    # Most end meanwhile, or sleep until they hear that they should.
-    while idle_looks < IDLE_LOOKS and time.monotonic() < until:
-        idle_looks = 0 if any(_state(pid) in _AT_WORK for pid in began) else idle_looks + 1
-        time.sleep(0.05)
-    for pid, cpu_s in began.items():
-        if idle_looks < IDLE_LOOKS and _cpu_s(pid) - cpu_s > BUSY_S / 10:
-            _kill(pid, members[pid])
+    return members
 
 
 def _kill(pid: int, life: str) -> None:
@@ -118,12 +145,6 @@ def _state(pid: int) -> str:
     return fields[0] if fields else ""
 
 
-def _cpu_s(pid: int) -> float:
-    """Return the CPU time that a process has used; 0 of one that is gone."""
-    fields = _fields(pid)
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else 0.0
-
-
 def _fields(pid: int) -> list[str]:
     """Return what Linux says of a process after its name, nothing of one that is gone."""
     try:
@@ -138,3 +159,7 @@ def _machine() -> str:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
+
+
+if __name__ == "__main__":
+    outlive(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))

@@ -44,6 +44,9 @@ SCRIPT = """
         print("ready", engine._run, os.getpid(), flush=True)
 """
 
+WATCHED_WORKERS = 3
+"""Processes of a run with one loader host: that one, the control worker, and the one that outlives the engine."""
+
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
@@ -98,7 +101,7 @@ def test_an_engine_starts_its_processes_and_ends_them_and_may_be_closed_twice():
     threads = set(threading.enumerate())
     engine = msd.start(scenarios.text(runtime={"kind": "dask", "workers": 1}))
     started = descendants(os.getpid()) - before
-    assert len(started) == 2
+    assert len(started) == WATCHED_WORKERS
     assert sockets_of(engine._run)
     client = engine.client(0)
     assert next(client).step == 0
@@ -174,7 +177,7 @@ def test_workers_end_when_the_process_that_started_them_is_killed(start, tmp_pat
     """
     program = start("killed", script(tmp_path, body))
     run, workers = run_of(program), descendants(program.process.pid)
-    assert len(workers) == 2
+    assert len(workers) == WATCHED_WORKERS
     assert sockets_of(run)
     os.kill(program.process.pid, signal.SIGKILL)
     wait_until(lambda: all_gone(workers), 10, "the workers to end")
@@ -239,7 +242,7 @@ def test_a_script_that_ends_without_closing_ends_its_workers_and_says_nothing(st
     wait_until(lambda: bool(program.output) or program.process.poll() is not None, 60, "the first batch")
     assert program.output == "0\n"
     workers = descendants(program.process.pid)
-    assert len(workers) == 2
+    assert len(workers) == WATCHED_WORKERS
     assert program.wait(30) == "0\n"
     assert all_gone(workers)
 

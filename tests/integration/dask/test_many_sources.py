@@ -46,6 +46,10 @@ def tiny_sources(folder: Path, count: int) -> msd.Config:
     )
 
 
+def is_worker(pid: int) -> bool:
+    return b"dask_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def run_steps(config: msd.Config, steps: int) -> tuple[dict[str, Cost], float, float]:
     """Return what each process costs after some steps, and the seconds to start and to run them."""
     before = descendants(os.getpid())
@@ -59,8 +63,8 @@ def run_steps(config: msd.Config, steps: int) -> tuple[dict[str, Cost], float, f
             drawn |= {sample_id[0] for client in clients for sample_id in next(client).sample_ids}
         ran_s = time.monotonic() - began - started_s
         loading = {host["pid"]: host["host"] for host in engine.stats()["hosts"]}
-        started = descendants(os.getpid()) - before
-        costs = {loading.get(pid, "control"): cost_of(pid) for pid in sorted(started)}
+        workers = {pid for pid in descendants(os.getpid()) - before if is_worker(pid)}
+        costs = {loading.get(pid, "control"): cost_of(pid) for pid in sorted(workers)}
     assert drawn == set(config.sources), "every source was drawn from"
     for name, cost in sorted(costs.items()):
         print(f"{name:14} files {cost.files:4}  threads {cost.threads:3}  PSS {cost.pss_mib:6.1f} MiB")

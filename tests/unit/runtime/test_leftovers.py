@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from msd.client.link.server import LinkServer
-from msd.runtime.dask.leftovers import MEMBERS_FILE, OPENING_S, OWNER_FILE, _cpu_s, add_member, clean, own, remove
+from msd.runtime.dask.leftovers import LOOK_S, MEMBERS_FILE, OPENING_S, OWNER_FILE, add_member, clean, own, remove
 
 
 @pytest.fixture
@@ -103,27 +103,59 @@ def test_plain_files_and_links_are_nobodys_business(folder):
     assert clean() == []
 
 
-def test_of_what_a_dead_owner_started_only_what_cannot_end_by_itself_is_ended(folder):
+def test_of_what_a_dead_owner_started_only_what_is_frozen_is_ended_at_once(folder):
     path = folder / "msd-dead"
     other = owned_by_another(path)
-    programs = ("input()", "input()", "while True: pass")
-    members = [subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) for program in programs]
-    frozen, waiting, busy = members
+    frozen, waiting = (subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2))
     try:
-        for member in members:
+        for member in (frozen, waiting):
             add_member(path, member.pid)
         os.kill(frozen.pid, signal.SIGSTOP)
         os.waitpid(frozen.pid, os.WUNTRACED)
-        while _cpu_s(busy.pid) < 0.3:
-            time.sleep(0.01)
         assert clean() == []
         end(other)
         assert clean() == [path]
         assert frozen.wait(60) == -signal.SIGKILL
-        assert busy.wait(60) == -signal.SIGKILL
         assert waiting.poll() is None
     finally:
-        for process in (other, *members):
+        for process in (other, frozen, waiting):
+            end(process)
+
+
+OWNER = """
+import pathlib, sys
+from msd.runtime.dask.leftovers import add_member, own, watch
+folder = pathlib.Path(sys.argv[1])
+own(folder)
+add_member(folder, int(sys.argv[2]))
+watch(folder, grace_s=0.1)
+print("ready", flush=True)
+input()
+"""
+# As a transform does that runs on a thread: the main thread waits for the interpreter, and sleeps.
+HOLDS_THE_INTERPRETER = """
+import re, threading
+threading.Thread(target=re.match, args=("(a+)+$", "a" * 64 + "b"), daemon=True).start()
+threading.Event().wait()
+"""
+
+
+def test_a_process_that_never_lets_go_of_the_interpreter_ends_some_time_after_its_owner(folder):
+    path, pipes = folder / "msd-run", {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    holding = subprocess.Popen([sys.executable, "-c", HOLDS_THE_INTERPRETER])
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(path), str(holding.pid)], **pipes)
+    try:
+        assert owner.stdout.readline() == b"ready\n"
+        time.sleep(2 * LOOK_S)
+        assert holding.poll() is None
+        end(owner)
+        assert holding.wait(60) == -signal.SIGKILL
+        until = time.monotonic() + 60
+        while path.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert not path.exists()
+    finally:
+        for process in (owner, holding):
             end(process)
 
 
