@@ -104,6 +104,7 @@ def place_chains(
     precautions: Precautions,
     *,
     num_cores: int,
+    divided: Callable[[str, AppliesTransforms], AppliesTransforms] | None = None,
 ) -> dict[str, AppliesTransforms]:
     """Return the transforms of every source, to run where its configuration says.
 
@@ -113,6 +114,7 @@ def place_chains(
         processes: Of this host; started when a source needs them.
         precautions: Of this host, against rows that end or hang it.
         num_cores: That this host has for itself.
+        divided: Returns the transforms of a source, done by several workers at once; None leaves batches whole.
 
     Raises:
         ConfigError: If transforms are to run in processes and cannot be sent there.
@@ -127,6 +129,7 @@ def place_chains(
             transform_in=source.transform_in,
             num_cores=num_cores,
             hang_s=source.on_error.hang_s,
+            divided=None if divided is None else partial(divided, name),
         )
         found[name] = precautions.guarded(chain, recipe, where)
     return found

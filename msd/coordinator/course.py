@@ -178,9 +178,12 @@ class Course:
         if host in self._hosts.all:
             # Another process of one that nobody said was lost.
             commands = self.lose_host(host)
+        was = self._hosts.placement
         if self._hosts.join(host, is_shadow=is_shadow):
             self._handout.move()
-        commands += self.seats(host) if host in self._hosts.placement.alive else []
+        if host in self._hosts.placement.alive:
+            others = self._changed(was) - {host}
+            commands += self.seats(host, *sorted(others))
         return [*commands, *(self._follow(host) if host in self._hosts.shadows else [])]
 
     def seat(self, changes: Allocation) -> list[Command]:
@@ -319,9 +322,13 @@ class Course:
 
     def _seats(self, was: Placement) -> list[Command]:
         """Return what tells hosts of a change, and which hosts need not be there any more."""
-        placement = self._hosts.placement
-        changed = [host for host in placement.alive if was.seats_of(host) != placement.seats_of(host)]
+        changed = sorted(self._changed(was))
         return [*(self.seats(*changed) if changed else []), *(Drained(host) for host in self._hosts.drained())]
+
+    def _changed(self, was: Placement) -> set[str]:
+        """Return the hosts whose loaders are others than before."""
+        placement = self._hosts.placement
+        return {host for host in placement.alive if was.seats_of(host) != placement.seats_of(host)}
 
     def _follow(self, shadow: str) -> list[Command]:
         """Return what tells a shadow where the rows of the next steps begin."""

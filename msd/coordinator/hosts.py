@@ -14,8 +14,8 @@ class Hosts:
         self.placement = placement
         self._shadows = dict.fromkeys(shadows)
         self._draining: set[str] = set()
-        self.is_sized = any(seating.workers is not None for seating in placement.allocation.values())
-        """Whether somebody says how many workers loaders have: hosts that come then hold what they are given."""
+        self._is_steered = False
+        """Whether somebody gives hosts their loaders: one that comes holds nothing until then."""
         self.orphaned_by: str | None = None
         """The host that was lost last and took all windows with it; None while somebody holds them."""
 
@@ -28,6 +28,11 @@ class Hosts:
     def all(self) -> tuple[str, ...]:
         """All that are there."""
         return (*self.placement.alive, *self._shadows)
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether somebody says how many workers loaders have, of some at least."""
+        return any(seat.workers for eras in self.placement.eras.values() for one in eras for seat in one.seating.seats)
 
     def lose(self, host: str) -> bool:
         """Note that a host is gone; return whether rows have other owners now."""
@@ -54,7 +59,7 @@ class Hosts:
             return False
         self._shadows.pop(host, None)
         was_orphaned, self.orphaned_by = self.orphaned_by is not None, None
-        if self.is_sized and not was_orphaned:
+        if self._is_steered and not was_orphaned:
             self.placement = self.placement.joined(host)
         else:
             self.placement = self.placement.with_host(host)
@@ -62,7 +67,7 @@ class Hosts:
 
     def seat(self, changes: Mapping[str, tuple[int, Seating]]) -> None:
         """Give sources other loaders, each from an ordinal on."""
-        self.is_sized = True
+        self._is_steered = True
         for source, (start, seating) in changes.items():
             self.placement = self.placement.changed(source, seating, start=start)
 

@@ -1,5 +1,6 @@
 """What a loader met so far: nothing is left out without being counted here."""
 
+import threading
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -48,6 +49,27 @@ class LoaderCounts:
     def as_dict(self) -> dict[str, Any]:
         """Return the totals as a JSON-able dictionary."""
         return asdict(self)
+
+
+class Spent:
+    """What the workers of one source took on one host. For any number of threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_rows = 0
+        self._worker_s = self._cpu_s = 0.0
+
+    def add(self, num_rows: int, worker_s: float, cpu_s: float) -> None:
+        """Note rows that went through the transforms."""
+        with self._lock:
+            self._num_rows += num_rows
+            self._worker_s += worker_s
+            self._cpu_s += cpu_s
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the totals: rows, seconds of workers but for waiting for a core, and those in which they used one."""
+        with self._lock:
+            return {"rows_transformed": self._num_rows, "transform_s": self._worker_s, "transform_cpu_s": self._cpu_s}
 
 
 class Tally:

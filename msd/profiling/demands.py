@@ -1,5 +1,6 @@
 """From a profile and a mixture to what each source is asked for at its peak."""
 
+import logging
 from collections.abc import Mapping
 
 from msd.config import PipelineConfig
@@ -7,7 +8,11 @@ from msd.core.demand import SourceDemand
 from msd.core.order import SourceOrder
 from msd.cost.profile import Profile
 from msd.errors import ConfigError
+from msd.loader.transforms.chain import TransformChain
 from msd.planner.mixture.schedule import MixtureSchedule
+from msd.profiling.store import find, fingerprints
+
+_LOG = logging.getLogger("msd")
 
 
 def demands_of(config: PipelineConfig, orders: Mapping[str, SourceOrder], profile: Profile) -> list[SourceDemand]:
@@ -37,6 +42,22 @@ def demands_of(config: PipelineConfig, orders: Mapping[str, SourceOrder], profil
             )
         )
     return found
+
+
+def profiled_demands(
+    config: PipelineConfig, orders: Mapping[str, SourceOrder], chains: Mapping[str, TransformChain]
+) -> tuple[SourceDemand, ...]:
+    """Return what a run asks of its sources, by the profile that is kept for it; nothing if none is that fits here."""
+    profile, against = find(fingerprints(config, orders, chains))
+    if profile is None:
+        if against:
+            _LOG.info("the profile that is kept for these sources is not used: %s", "; ".join(against))
+        return ()
+    try:
+        return tuple(demands_of(config, orders, profile))
+    except ConfigError as error:
+        _LOG.info("the profile that is kept for these sources is not used: %s", error)
+        return ()
 
 
 def peak_shares(

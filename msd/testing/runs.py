@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msd.coordinator import Coordinator, StallTerms, Standing, deal
+from msd.coordinator import Coordinator, Placement, StallTerms, Standing, deal
 from msd.coordinator.commands import Command, Examine, Journal
 from msd.coordinator.events import Event, Journalled, RowsExamined
 from msd.core.order import SourceOrder
@@ -31,6 +31,7 @@ class MadeUpRun:
         held_bytes: int = 1 << 20,
         shadows: Sequence[str] = (),
         stalls: Mapping[str, StallTerms] | None = None,
+        placement: Placement | None = None,
         **settings: Any,
     ) -> None:
         """Make the coordinator, which has decided nothing yet.
@@ -46,6 +47,7 @@ class MadeUpRun:
             held_bytes: See there.
             shadows: See there.
             stalls: See there.
+            placement: Of loaders on hosts; None deals `partitions` of each source in turn.
             **settings: Of `msd.testing.tables.settings_of`.
         """
         self.sources = sources
@@ -55,7 +57,7 @@ class MadeUpRun:
             "new_planner": self.new_planner,
             "orders": {name: _order(name, len(rows)) for name, rows in sources.items()},
             "totals": {terms.name: terms.total_ordinals for terms in self.settings.sources},
-            "placement": deal(dict.fromkeys(sources, partitions), hosts),
+            "placement": placement or deal(dict.fromkeys(sources, partitions), hosts),
             "constructors": constructors,
             "depth": depth,
             "share_bytes": share_bytes,

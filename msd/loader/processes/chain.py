@@ -1,7 +1,7 @@
 """The transforms of one source where its configuration wants them: on threads, in processes, or as is found best."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from msd.core.sample import RawSample
@@ -27,6 +27,7 @@ class InProcesses:
         processes: TransformProcesses,
         *,
         hang_s: float = NO_LIMIT_S,
+        most: int | None = None,
     ) -> None:
         """Use `processes`.
 
@@ -36,18 +37,20 @@ class InProcesses:
             recipe: How the processes build the same chain; `ChainRecipe.packed`.
             processes: Of this host.
             hang_s: A row that takes longer ends the process that it is in.
+            most: Processes at once for one call; None is all that are idle.
         """
         self._source = source
         self._chain = chain
         self._recipe = recipe
         self._processes = processes
         self._hang_s = hang_s
+        self._most = most
 
     def apply(self, rows: Sequence[tuple[int, RawSample | BadRow]]) -> list[RowResult]:
         """Return what each (ordinal, row) gives; see `TransformChain.apply` and `TransformProcesses.apply`."""
         if not rows:
             return []
-        given = self._processes.apply(self._source, self._recipe, rows, hang_s=self._hang_s)
+        given = self._processes.apply(self._source, self._recipe, rows, hang_s=self._hang_s, most=self._most)
         own = iter(self._chain.apply([row for row, result in zip(rows, given, strict=True) if result is None]))
         return [next(own) if result is None else result for result in given]
 
@@ -60,6 +63,7 @@ def placed(
     transform_in: Literal["auto", "threads", "processes"],
     num_cores: int,
     hang_s: float = NO_LIMIT_S,
+    divided: Callable[[AppliesTransforms], AppliesTransforms] | None = None,
 ) -> AppliesTransforms:
     """Return the transforms of a source, to run where its configuration says.
 
@@ -70,22 +74,28 @@ def placed(
         transform_in: Of the source.
         num_cores: That this host has for itself; with one, processes are never worth it.
         hang_s: A row that takes longer ends the process that it is in.
+        divided: Returns the same transforms, done by several workers at once; None leaves batches whole.
 
     Raises:
         ConfigError: If the transforms are to run in processes and cannot be sent there.
     """
+    in_threads = chain if divided is None else divided(chain)
     if transform_in == "threads" or (transform_in == "auto" and num_cores < 2):
-        return chain
+        return in_threads
     try:
-        in_processes = InProcesses(recipe.source, chain, recipe.packed(), processes, hang_s=hang_s)
+        most = None if divided is None else 1
+        in_processes: AppliesTransforms = InProcesses(
+            recipe.source, chain, recipe.packed(), processes, hang_s=hang_s, most=most
+        )
     except ConfigError:
         if transform_in == "processes":
             raise
-        return chain
+        return in_threads
+    in_processes = in_processes if divided is None else divided(in_processes)
     if transform_in == "processes":
         return in_processes
 
     def tell(where: Where) -> None:
         _log.info("source %r is transformed in %s", recipe.source, where)
 
-    return Measured(chain, in_processes, on_chosen=tell)
+    return Measured(chain, in_processes, in_threads, on_chosen=tell)

@@ -27,6 +27,7 @@ class Measured:
         self,
         chain: AppliesTransforms,
         processes: AppliesTransforms,
+        threads: AppliesTransforms | None = None,
         *,
         on_chosen: Callable[[Where], None],
     ) -> None:
@@ -35,10 +36,12 @@ class Measured:
         Args:
             chain: The transforms, in the thread that calls.
             processes: The same transforms in processes.
+            threads: The same transforms in threads, once that is known to be best; None is `chain`.
             on_chosen: Called once, with what was found.
         """
         self._chain = chain
         self._processes = processes
+        self._threads = chain if threads is None else threads
         self._on_chosen = on_chosen
         self._chosen: AppliesTransforms | None = None
         self._measuring = threading.Lock()
@@ -69,7 +72,7 @@ class Measured:
             return self._chain.apply(rows)
         found = where_to_transform(self._alone, self._together, self._span_s)
         if found is not None:
-            self._chosen = self._processes if found == "processes" else self._chain
+            self._chosen = self._processes if found == "processes" else self._threads
             self._on_chosen(found)
         return results
 

@@ -48,6 +48,7 @@ class TransformProcesses:
         rows: Sequence[tuple[int, RawSample | BadRow]],
         *,
         hang_s: float = NO_LIMIT_S,
+        most: int | None = None,
     ) -> list[RowResult | None]:
         """Return what each (ordinal, row) gives, None for a row that no process can be given.
 
@@ -58,6 +59,7 @@ class TransformProcesses:
             recipe: `ChainRecipe.packed` of that source.
             rows: (ordinal, row) each, at least one.
             hang_s: A row that takes longer ends its process.
+            most: Processes at once; None is all that are idle.
 
         Raises:
             RowsLost: If a process ended; names those rows of which one may be why.
@@ -65,7 +67,7 @@ class TransformProcesses:
             ClosedError: If the processes were closed.
             MsdError: What the chain raised.
         """
-        taken = self._take(len(rows))
+        taken = self._take(len(rows) if most is None else min(most, len(rows)))
         shares = _shares(rows, len(taken))
         sent: list[list[int]] = []
         for process, share in zip(taken, shares, strict=True):

@@ -23,6 +23,7 @@ from msd.core.mesh import Mesh
 from msd.core.state import StateDict
 from msd.errors import ClosedError, ConfigError, EngineError
 from msd.loader.poison.notes import folder_of
+from msd.profiling.demands import profiled_demands
 from msd.runtime.base import check_supported, shown, step_number
 from msd.runtime.checkpointing import ResumePoint, StoreHold, resume_point
 from msd.runtime.dask.cluster import EmbeddedCluster, Quiet
@@ -84,6 +85,7 @@ class DaskEngine(TakesEdits):
         chains = build_chains(config)
         self.orders = build_orders(config, index_all(config, on_progress=on_index_progress))
         self._identity = identity(config, self.orders, chains)
+        self._demands = () if config.loaders != "auto" else profiled_demands(config, self.orders, chains)
         _running.add(self)
         try:
             self._start(listen)
@@ -284,7 +286,7 @@ class DaskEngine(TakesEdits):
             self._loop.run(self._supervisor.give_up(error))
 
     async def _make_supervisor(self, host: str) -> Supervisor:
-        run = Run(self._run, self.config, self.orders, self._identity, self._token)
+        run = Run(self._run, self.config, self.orders, self._identity, self._token, self._demands)
         if self._hold is not None:
             point = self._resumed
             kept = {

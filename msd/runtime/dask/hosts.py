@@ -20,10 +20,14 @@ from msd.config import PipelineConfig
 from msd.core.order import SourceOrder
 from msd.core.sample import SampleId, SampleSlab
 from msd.errors import EngineError
+from msd.loader.counts import Spent
 from msd.loader.loader import SourceLoader
 from msd.loader.poison.notes import Ended, folder_of
 from msd.loader.poison.suspects import News
 from msd.loader.processes.pool import TransformProcesses
+from msd.loader.slices import Sliced
+from msd.loader.transforms.chain import AppliesTransforms
+from msd.loader.workers import Permits, Threads
 from msd.runtime.dask.calls import Fence
 from msd.runtime.dask.lifetime import close_when_released
 from msd.runtime.dask.memory import pss_bytes
@@ -75,9 +79,15 @@ class LoaderHost:
         self._precautions = build_precautions(config, folder_of(run))
         self._suspects = self._precautions.suspects
         self._processes = TransformProcesses(threads, memory=self._precautions.memory)
+        self._helpers = Threads(threads, "msd-worker")
+        self._permits = {source: Permits() for source in config.sources}
+        self._spent = {source: Spent() for source in config.sources}
+        self._fewest = threads
         try:
             chains = build_chains(config)
-            self._chains = place_chains(config, chains, self._processes, self._precautions, num_cores=num_cores)
+            self._chains = place_chains(
+                config, chains, self._processes, self._precautions, num_cores=num_cores, divided=self._divided
+            )
         except BaseException:
             self._precautions.close()
             raise
@@ -102,6 +112,23 @@ class LoaderHost:
     def add(self, source: str, partition: int) -> SourceLoader:
         """Return the loader of a partition, making it if need be."""
         return self._workshop.add(source, partition)
+
+    def _divided(self, source: str, chain: AppliesTransforms) -> AppliesTransforms:
+        return Sliced(chain, self._helpers, self._permits[source], self._spent[source])
+
+    def _seat(self, seats: Sequence[tuple[str, int, int | None]]) -> None:
+        """Have the loaders there that somebody gave a seat here, with so many workers for each."""
+        allowed: dict[str, int | None] = dict.fromkeys(self._permits, 0)
+        for source, _, workers in seats:
+            known = allowed[source]
+            allowed[source] = None if workers is None or known is None else known + workers
+        for source, most in allowed.items():
+            # One that has no seat here any more may still be asked for what it had: one worker will do.
+            self._permits[source].allow(most if most != 0 else 1)
+        workers_of_all = sum(most or 0 for most in allowed.values())
+        self._helpers.count = max(self._fewest, workers_of_all)
+        self._workshop.resize(max(self._fewest, workers_of_all))
+        self._workshop.keep_only({(source, partition) for source, partition, _ in seats})
 
     def _make(self, source: str) -> SourceLoader:
         return build_loader(
@@ -195,6 +222,8 @@ class LoaderHost:
                 if (term, order["generation"]) > self._abandoned:
                     self._abandoned = term, order["generation"]
                     self._workshop.abandon()
+            case "seats":
+                self._seat(order["seats"])
             case "follow":
                 self._standby.follow(order["cursors"])
                 for source, before in order["cursors"].items():
@@ -223,6 +252,8 @@ class LoaderHost:
         counts: dict[str, dict[str, Any]] = {}
         for source, of_loader in self._workshop.counts():
             counts[source] = added(counts.get(source), of_loader)
+        for source, of_source in counts.items():
+            of_source.update(self._spent[source].as_dict())
         pss = await asyncio.get_running_loop().run_in_executor(None, pss_bytes)
         return {"host": self.name, "pid": os.getpid(), "pss_bytes": pss, "sources": counts}
 
@@ -237,6 +268,7 @@ class LoaderHost:
         self._precautions.close()
         atexit.unregister(self._precautions.close)
         self._workshop.close()
+        self._helpers.shutdown(wait=False)
 
 
 class SourceLoaderActor:

@@ -10,6 +10,7 @@ from distributed import Client
 from msd.config import PipelineConfig
 from msd.coordinator.roster import Worker
 from msd.coordinator.standing import Standing
+from msd.core.demand import SourceDemand
 from msd.core.order import SourceOrder
 from msd.core.state import StateDict
 from msd.errors import ConfigError, DeadlineError, EngineError, MsdError, told
@@ -30,6 +31,8 @@ class Run:
     identity: StateDict
     token: str
     """That ranks must show."""
+    demands: tuple[SourceDemand, ...] = ()
+    """What sources are asked for and cost, where a profile that fits says so."""
     standing: Standing | None = None
     """Where the run goes on; None is the beginning."""
     kept: Wire | None = None

@@ -1,13 +1,22 @@
 """What the holders of a run's posts are made with: pure values of its configuration."""
 
+import logging
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import msd
 from msd.coordinator.placement import Placement, deal
 from msd.coordinator.roster import Worker
+from msd.core.allocation import Allocation
+from msd.core.demand import HostBudget
 from msd.core.mesh import Mesh
+from msd.errors import ConfigError
+from msd.loader.workers import MOST_THREADS
 from msd.runtime.dask.making import Run
+from msd.scaling.partition import partition_sources
+
+_LOG = logging.getLogger("msd")
 
 HOST_BYTES = 256 << 20
 """Payload that the loaders of one host hold together."""
@@ -39,7 +48,28 @@ def placement_of(run: Run, hosts: Sequence[str]) -> Placement:
         hosts: Names; those beyond `runtime.workers` stand by.
     """
     loading = sorted(hosts[: run.config.runtime.workers])
-    return deal({name: _num_loaders(run, name, len(loading)) for name in run.config.sources}, loading)
+    dealt = deal({name: _num_loaders(run, name, len(loading)) for name in run.config.sources}, loading)
+    if run.config.loaders != "auto" or not run.demands or not loading:
+        return dealt
+    return Placement.seated(1, {**dealt.allocation, **_sized(run, loading)}, loading)
+
+
+def _sized(run: Run, hosts: Sequence[str]) -> Allocation:
+    """Return loaders and workers by what the sources cost, as a profile says, nothing if that fits nowhere.
+
+    Cores and memory of this machine are shared by the hosts: what runs elsewhere has them for itself.
+    """
+    cores = len(os.sched_getaffinity(0)) / len(hosts)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 // len(hosts)
+    budgets = [HostBudget(host=host, cpus=cores, memory_bytes=memory, most_workers=MOST_THREADS) for host in hosts]
+    try:
+        sizing = partition_sources(run.demands, budgets, rate=None)
+    except ConfigError as error:
+        _LOG.warning("loaders are not sized by their profile: %s", error)
+        return {}
+    told = ", ".join(f"{source} {seating.workers}" for source, seating in sizing.allocation.items())
+    _LOG.info("loaders are sized by their profile for %.1f samples/s: workers of %s", sizing.rate, told)
+    return sizing.allocation
 
 
 def link_of(run: Run, worker: Worker, socket: str | None, listen: str | None) -> dict[str, Any]:

@@ -327,6 +327,11 @@ class PlannerActor:
                 "waits_for": self._coordinator.waits_for,
                 "alive": list(self._coordinator.placement.alive),
                 "shadows": list(self._coordinator.shadows),
+                "seats": [
+                    {"source": source, "partition": seat.partition, "host": seat.host, "workers": seat.workers}
+                    for source, seating in self._coordinator.placement.allocation.items()
+                    for seat in seating.seats
+                ],
                 "term": self._term,
                 "checkpoint": None if self._store is None else self._store.stats(self._coordinator),
                 **self._helm.record.as_dict(self._coordinator.closing_notes),

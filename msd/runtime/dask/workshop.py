@@ -12,12 +12,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from distributed.threadpoolexecutor import ThreadPoolExecutor
-
 from msd.core.sample import MetaTable, SampleId, SampleSlab
 from msd.errors import ClosedError, EngineError, MsdError, told
 from msd.loader.loader import BATCH_ROWS, SourceLoader
 from msd.loader.poison.suspects import RowsKilled
+from msd.loader.workers import Threads
 
 Key: TypeAlias = tuple[str, int]
 """(source, partition)"""
@@ -57,11 +56,14 @@ class Workshop:
         self._loaders: dict[Key, SourceLoader] = {}
         self._partitions: dict[str, list[int]] = {}
         self._adding = threading.Lock()
-        # Dask's, since those threads do not keep a process from ending.
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="msd-loader")
-        self._num_idle = threads
+        self._threads = Threads(threads, "msd-loader")
+        self._num_threads = self._num_idle = threads
+        self._kept: set[Key] | None = None
+        """Loaders that have a seat here; None is all."""
+        self._past: dict[str, list[dict[str, Any]]] = {}
+        """Totals of loaders that are gone, by source."""
         self._num_fetching = max(1, threads // 2)
-        self._fetching = ThreadPoolExecutor(self._num_fetching, thread_name_prefix="msd-fetch")
+        self._fetching = Threads(self._num_fetching, "msd-fetch")
         self._queue: deque[Request] = deque()
         self._under_way: set[Request] = set()
         self._parked: list[Request] = []
@@ -155,11 +157,34 @@ class Workshop:
                 self._feed()
         return slabs
 
+    def resize(self, threads: int) -> None:
+        """Have another number of loaders at work at the same time from now on."""
+        self._num_idle += threads - self._num_threads
+        self._num_threads = self._threads.count = threads
+        self._feed()
+
+    def keep_only(self, keys: set[Key]) -> None:
+        """Close other loaders as soon as no thread is in them: nothing of theirs is needed."""
+        self._kept = keys
+        self._drop([key for key in self._loaders if key not in self._busy])
+
+    def _drop(self, keys: Iterable[Key]) -> None:
+        if self._kept is None:
+            return
+        for key in [key for key in keys if key not in self._kept and key[1] != STANDBY and key in self._loaders]:
+            loader = self._loaders.pop(key)
+            self._partitions[key[0]].remove(key[1])
+            self._past.setdefault(key[0], []).append(loader.counts())
+            loader.close()
+
     def counts(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the source and totals of each loader that prepares what was asked for."""
         for (source, partition), loader in list(self._loaders.items()):
             if partition != STANDBY:
                 yield source, loader.counts()
+        for source, past in list(self._past.items()):
+            for counts in past:
+                yield source, counts
 
     def stop(self) -> None:
         """Begin nothing new."""
@@ -172,7 +197,7 @@ class Workshop:
         self._is_closed = True
         deadline = time.monotonic() + CLOSE_S
         for threads in (self._threads, self._fetching):
-            threads.shutdown(timeout=max(0.0, deadline - time.monotonic()))
+            threads.shutdown(timeout_s=max(0.0, deadline - time.monotonic()))
         for key, loader in self._loaders.items():
             # A transform cannot be cut short: what a thread is still in ends with the process.
             if key not in self._entered:
@@ -245,6 +270,7 @@ class Workshop:
         self._busy.difference_update(keys)
         for key in keys:
             self._release(key)
+        self._drop(keys)
         self._left.set()
         self._left = asyncio.Event()
         self._feed()

@@ -12,6 +12,7 @@ from msd.coordinator.events import (
     RowsEnded,
     StepAsked,
 )
+from msd.coordinator.placement import Placement
 from msd.core.allocation import Seat, Seating
 
 
@@ -192,3 +193,17 @@ def test_gauges_say_how_each_source_keeps_up():
     assert set(gauges) == {"web", "books"}
     assert all(gauge.consumed > 0 and gauge.wanted >= gauge.ready >= 0 for gauge in gauges.values())
     assert not any(gauge.is_starved for gauge in gauges.values())
+
+
+def test_where_loaders_were_sized_once_a_host_that_comes_back_gets_its_share_with_its_workers():
+    sized = {source: Seating((Seat(0, "a", 2), Seat(1, "b", 3))) for source in ("web", "books")}
+    run = make(placement=Placement.seated(1, sized, ("a", "b")))
+    told = of_kind(Seats, run.coordinator.begin())
+    assert {command.host for command in told} == {"a", "b"}
+    run.coordinator.handle(HostLost("b"))
+    assert run.coordinator.placement.hosts == {"web": ("a", "a"), "books": ("a", "a")}
+    met = of_kind(Seats, run.coordinator.handle(HostJoined("b")))
+    assert {command.host for command in met} == {"a", "b"}
+    placement = run.coordinator.placement
+    assert sum(of.count("b") for of in placement.hosts.values()) == 2
+    assert {seating.workers for seating in placement.allocation.values()} == {5}

@@ -272,3 +272,41 @@ def test_a_host_that_owns_rows_stands_by_for_nothing():
     standby.follow({"web": 0})
     standby.follow({})
     assert standby.next() is None
+
+
+def test_loaders_without_a_seat_are_closed_once_no_thread_is_in_them_and_their_totals_stay():
+    async def work() -> None:
+        bench = Bench()
+        bench.shop.add("web", 0)
+        bench.shop.add("web", 1)
+        bench.made[1].gate.clear()
+        bench.shop.request([("web", 0, 0, 2)])
+        await bench.until(lambda: bench.answered == [("web", 0, 2)])
+        bench.shop.request([("web", 1, 8, 3)])
+        await bench.until(lambda: ("web", 1) in bench.shop._entered)
+        bench.shop.keep_only({("web", 2)})
+        assert ("web", 0) not in bench.shop._loaders
+        assert ("web", 1) in bench.shop._loaders, "a thread is in it"
+        bench.made[1].gate.set()
+        await bench.until(lambda: ("web", 1) not in bench.shop._loaders)
+        totals = [counts["rows_examined"] for _, counts in bench.shop.counts()]
+        assert sorted(totals) == [2, 3]
+
+    run(work())
+
+
+def test_more_threads_begin_with_what_waits():
+    async def work() -> None:
+        bench = Bench()
+        for partition in range(3):
+            bench.shop.add("web", partition)
+            bench.made[partition].gate.clear()
+        bench.shop.request([("web", partition, 64 * partition, 64) for partition in range(3)])
+        await bench.until(lambda: len(bench.shop._entered) == 2)
+        bench.shop.resize(3)
+        await bench.until(lambda: len(bench.shop._entered) == 3)
+        for loader in bench.made:
+            loader.gate.set()
+        await bench.until(lambda: len(bench.answered) == 3)
+
+    run(work())
