@@ -5,6 +5,7 @@ No GPU, no cluster. Lengths and image sizes come from the sources, plans from th
 
 from msd.simulator.predict import simulate
 from msd.simulator.report import Simulation
+from msd.simulator.scaling import ScalingRun, SimulatedSource, simulate_scaling
 from msd.simulator.trainer import Trainer
 
-__all__ = ["Simulation", "Trainer", "simulate"]
+__all__ = ["ScalingRun", "SimulatedSource", "Simulation", "Trainer", "simulate", "simulate_scaling"]
