@@ -280,6 +280,8 @@ class Generations:
 
     def in_words(self) -> str:
         """Return where connected ranks stand: `rank 0, 1 at step 7; rank 2 at step 9`."""
+        if not self._all.count_of:
+            return f"none is connected now, and they had come to step {self.brought_through} at least"
         return "; ".join(
             f"rank {some_ranks(self.ranks_at(step))} at step {step}" for step in sorted(self._all.count_of)
         )

@@ -122,6 +122,56 @@ def profile(
     return kept, problems
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TimedRows:
+    """Rows of one source with what is known of them before, and what they took."""
+
+    features_RF: Float64Array
+    """Columns as `msd.cost.features.FEATURES`."""
+    seconds_R: Float64Array
+    """Of a worker, reading included."""
+    cpu_R: Float64Array
+    """CPU of the transforms alone, one row at a time."""
+
+
+def timed_rows(config: PipelineConfig, source: str, *, seconds: float = 10.0) -> TimedRows:
+    """Return rows of one source that were timed here: what a profile fits its models to.
+
+    Raises:
+        ConfigError: If there is no such source, or it has no rows.
+        SourceError: If it cannot be read.
+    """
+    if source not in config.sources:
+        raise ConfigError(f"there is no source {source!r} to profile; sources are {', '.join(config.sources)}")
+    orders = build_orders(config, index_all(config))
+    sampled = _sampled(config, orders[source], build_chain_of(config, source), until=time.monotonic() + seconds)
+    return TimedRows(sampled.features_RF, sampled.seconds_R, sampled.timings.cpu_R())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sampled:
+    rows: Rows
+    features_RF: Float64Array
+    timings: Timings
+    seconds_R: Float64Array
+    read_s: float
+    raw_bytes: float
+
+
+def _sampled(config: PipelineConfig, order: SourceOrder, chain: TransformChain, *, until: float) -> _Sampled:
+    """Read rows of a source and time what is done to them."""
+    source = config.sources[order.source]
+    if not order.rows_per_epoch:
+        raise ConfigError(f"source {order.source!r} has no rows; see its path and split")
+    began = time.monotonic()
+    rows, read_s, raw_bytes = _read(config, order, began + READ_SHARE * (until - began))
+    features_RF = RowFeatures(source.transforms).of([row for _, row in rows])
+    chain.apply(rows[:WARM_ROWS])
+    timings = time_rows(chain, rows, least=LEAST, until=until)
+    num_rows = timings.num_rows
+    return _Sampled(rows[:num_rows], features_RF[:num_rows], timings, timings.seconds_R() + read_s, read_s, raw_bytes)
+
+
 def _source(
     config: PipelineConfig,
     order: SourceOrder,
@@ -132,15 +182,9 @@ def _source(
     loader_bytes: int,
     process_bytes: int,
 ) -> SourceProfile:
-    source = config.sources[order.source]
-    if not order.rows_per_epoch:
-        raise ConfigError(f"source {order.source!r} has no rows; see its path and split")
-    began = time.monotonic()
-    rows, read_s, raw_bytes = _read(config, order, began + READ_SHARE * (until - began))
-    features_RF = RowFeatures(source.transforms).of([row for _, row in rows])
-    chain.apply(rows[:WARM_ROWS])
-    timings = time_rows(chain, rows, least=LEAST, until=until)
-    rows, features_RF = rows[: timings.num_rows], features_RF[: timings.num_rows]
+    sampled = _sampled(config, order, chain, until=until)
+    rows, features_RF, timings = sampled.rows, sampled.features_RF, sampled.timings
+    seconds_R, read_s, raw_bytes = sampled.seconds_R, sampled.read_s, sampled.raw_bytes
     samples = [sample for result in timings.results for sample in result.samples]
     failed = [result.reason for result in timings.results if result.reason]
     if len(failed) == len(rows):
@@ -148,7 +192,6 @@ def _source(
             f"source {order.source!r}: all {len(rows)} rows that were sampled failed, the first with {failed[0]}; see "
             "`msd validate`"
         )
-    seconds_R = timings.seconds_R() + read_s
     notes = _notes(rows, timings, len(failed))
     fitted, block_model = _fitted(features_RF, seconds_R)
     runs_in = where_best(chain, rows[:LOCK_ROWS]) if time.monotonic() < until + 1.0 else "threads"

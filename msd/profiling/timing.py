@@ -45,6 +45,10 @@ class Timings:
         """Return the seconds of a worker that each row takes: the median of its repeats, as in a batch."""
         return self.batch_factor * np.array([statistics.median(each) for each in self.worker_s])
 
+    def cpu_R(self) -> Float64Array:
+        """Return the CPU that each row takes alone: the median of its repeats."""
+        return np.array([statistics.median(each) for each in self.cpu_s])
+
     def cpu_share(self) -> float:
         """Return the part of a worker's seconds in which it uses a core."""
         worker_s = sum(statistics.median(each) for each in self.worker_s)
