@@ -2,9 +2,9 @@
 
     python perf/bench_cost.py FOLDER [--seconds 20] [--source NAME]... [--json]
 
-FOLDER holds data that `msd init` finds; without one the demo corpus is made. Labels are CPU of the thread that transforms
-(wall time of a busy machine says little), the median of three repeats of a row; errors are on rows that a model had not
-seen, by five-fold cross-validation.
+FOLDER holds data that `msd init` finds; without one the demo corpus is made. Labels are CPU of the thread that
+transforms (wall time of a busy machine says little), the median of three repeats of a row; errors are on rows that a
+model had not seen, by five-fold cross-validation.
 """
 
 import argparse
@@ -63,6 +63,7 @@ def _measured(config: msd.Config, name: str, seconds: float) -> dict[str, Any] |
     used = [index for index in range(len(FEATURES)) if rows.features_RF[:, index].std() > 0]
     fitted = fit(rows.features_RF[:, used], rows.cpu_R, [FEATURES[index] for index in used])
     kinds = {transform.__struct_config__.tag for transform in config.sources[name].transforms}
+    does = [kind for kind in MUST if kind in kinds]
     return {
         "source": name,
         "does": "image"
