@@ -66,11 +66,7 @@ def _measured(config: msd.Config, name: str, seconds: float) -> dict[str, Any] |
     does = [kind for kind in MUST if kind in kinds]
     return {
         "source": name,
-        "does": "image"
-        if "image" in kinds
-        else "tokenize"
-        if "tokenize" in kinds
-        else ", ".join(sorted(map(str, kinds))),
+        "does": does[0] if does else "other",
         "rows": len(rows.cpu_R),
         "median_ms": float(1e3 * sorted(rows.cpu_R)[len(rows.cpu_R) // 2]),
         "chosen": fitted.name,
