@@ -185,6 +185,28 @@ def test_a_planner_with_a_process_of_its_own_goes_on_in_another_at_once():
     assert one["name"] == "planner"
 
 
+def test_a_planner_that_is_killed_while_the_process_of_the_constructor_is_on_its_way_out_ends_nothing():
+    """That process has left the cluster and is still there: what is made in it fails at once, however often."""
+    settings = config(runtime={"compact": False})
+    expected = scenarios.undisturbed(settings, STEPS)
+    with running(settings) as engine:
+
+        def strike() -> None:
+            assert engine._cluster is not None
+            there, control = engine._cluster._cluster.scheduler.workers, process(engine, "msd-control")
+            deadline = time.monotonic() + 30
+            os.kill(control, signal.SIGTERM)
+            while any(one.name == "msd-control" for one in list(there.values())):
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+            # It takes its time.
+            os.kill(control, signal.SIGSTOP)
+            os.kill(process(engine, "msd-planner"), signal.SIGKILL)
+
+        assert take(engine, {5: strike}) == expected
+        assert {one["role"] for one in recovered(engine, 2)} == {"planner", "constructor"}
+
+
 def test_all_processes_at_once_are_made_anew():
     settings = config()
     expected = scenarios.undisturbed(settings, STEPS)
