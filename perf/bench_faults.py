@@ -7,13 +7,15 @@
 Every run is `msd serve` with workers in processes of their own, two ranks, and faults drawn from its seed: SIGKILL,
 SIGSTOP for good or for a while, SIGTERM, singly and in pairs, of every role (`tests/faults/fault_run.py` deals them). A
 run of which a byte differs, or of which a process or a file stays, is told with its seed; `--only SEED` repeats it.
-With `--log FILE` every run is a line of JSON there, and one that is there already is not run again: a soak that was cut
-off goes on.
+With `--log FILE` every run is a line of JSON there, with its faults, the load before it and, if it failed, what every
+program wrote last. A seed that is there already is not run again: a soak that was cut off goes on. Without `--runs` and
+`--only` the table is that of the file.
 
 A gap is the longest that a rank waited for one step between a fault and the next. A rank works `PACE_S` a step.
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import math
@@ -79,6 +81,7 @@ class Soak:
     runs: int = 0
     faults: int = 0
     failed: dict[int, str] = field(default_factory=dict)
+    loads: list[float] = field(default_factory=list)
     gaps_s: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     useful: list[float] = field(default_factory=list)
     waits_s: list[float] = field(default_factory=list)
@@ -86,6 +89,8 @@ class Soak:
     def add(self, run: dict[str, Any]) -> None:
         """Count a run, as `run_of` or a log tells it."""
         self.runs += 1
+        if "load" in run:
+            self.loads.append(run["load"])
         if run["failed"]:
             self.failed[run["seed"]] = run["failed"]
             return
@@ -126,28 +131,37 @@ def main() -> None:
             report["one a minute"] = _one_a_minute(config, arguments.minutes, arguments.seed)
         if arguments.ettr:
             report["ettr"] = [_ettr(config, shadows, arguments) for shadows in (0, 1, 2)]
-        seeds = (
-            [arguments.only] if arguments.only is not None else range(arguments.seed, arguments.seed + arguments.runs)
-        )
-        soak = _soaked(config, seeds, arguments.shapes, arguments.log)
+        known = _logged(arguments.log)
+        seeds = arguments.only or range(arguments.seed, arguments.seed + arguments.runs) or known
+        soak = _soaked(config, seeds, known, arguments.shapes, arguments.log)
         report["soak"] = _told(soak)
     print(json.dumps(report, indent=1) if arguments.json else _tables(report))
     sys.exit(bool(soak.failed))
 
 
-def _soaked(config: Path, seeds: Iterable[int], names: Sequence[str], log: Path | None) -> Soak:
+def _logged(log: Path | None) -> dict[int, dict[str, Any]]:
+    """Return the runs of a log by seed; a last line that was cut off does not count."""
+    runs: dict[int, dict[str, Any]] = {}
+    for line in log.read_text().splitlines() if log is not None and log.exists() else ():
+        with contextlib.suppress(ValueError):
+            run = json.loads(line)
+            runs[run["seed"]] = run
+    return runs
+
+
+def _soaked(
+    config: Path, seeds: Iterable[int], known: dict[int, dict[str, Any]], names: Sequence[str], log: Path | None
+) -> Soak:
     soak = Soak()
     shapes = [shape for shape in SHAPES if shape.name in names]
-    expected = undisturbed(config, STEPS) if seeds else {}
-    lines = log.read_text().splitlines() if log is not None and log.exists() else []
-    known = {run["seed"]: run for run in map(json.loads, lines)}
+    expected = undisturbed(config, STEPS) if set(seeds) - set(known) else {}
     for seed in seeds:
         if seed in known:
             soak.add(known[seed])
             continue
         shape = random.Random(seed).choice(shapes)
         faults = drawn(seed, shape.cast, first=FIRST, last=LAST, apart=APART)
-        began = time.monotonic()
+        began, load = time.monotonic(), os.getloadavg()[0]
         try:
             outcome = _run(config, shape, faults)
             outcome.check(expected)
@@ -155,13 +169,15 @@ def _soaked(config: Path, seeds: Iterable[int], names: Sequence[str], log: Path 
             said = "waits " + ", ".join(f"{struck.gap_s:.2f}" for struck in outcome.struck)
         except Exception as error:
             notes = "\n".join(getattr(error, "__notes__", []))
-            run = {"seed": seed, "shape": shape.name, "failed": f"{shape.name}: {type(error).__name__}: {error}"}
+            failed = f"{shape.name}: {type(error).__name__}: {error}"
+            run = {"seed": seed, "shape": shape.name, "failed": failed, "last_words": notes}
             said = f"FAILED {error}\n{notes}"
+        dealt = ", ".join(map(str, faults))
+        run |= {"load": load, "faults": dealt}
         soak.add(run)
         if log is not None:
             with log.open("a") as out:
                 out.write(json.dumps(run) + "\n")
-        dealt = ", ".join(map(str, faults))
         print(
             f"seed {seed} {shape.name} ({time.monotonic() - began:.0f} s): {dealt}: {said}", file=sys.stderr, flush=True
         )
@@ -249,6 +265,7 @@ def _told(soak: Soak) -> dict[str, Any]:
         "faults": soak.faults,
         "failed": {str(seed): reason for seed, reason in soak.failed.items()},
         "gaps": gaps,
+        "loads": [min(soak.loads), statistics.median(soak.loads), max(soak.loads)] if soak.loads else None,
         "useful": statistics.mean(soak.useful) if soak.useful else None,
         "longest_stall_s": max(soak.waits_s, default=None),
     }
@@ -279,6 +296,8 @@ def _tables(report: dict[str, Any]) -> str:
             for one in soak["gaps"]
         ]
         lines += ["", f"{soak['runs']} runs, {soak['faults']} faults, {len(soak['failed'])} runs failed"]
+        if loads := soak["loads"]:
+            lines.append(f"load before a run: {loads[0]:.1f} to {loads[2]:.1f}, median {loads[1]:.1f}")
         lines += [f"  seed {seed}: {reason[:300]}" for seed, reason in soak["failed"].items()]
     return "\n".join(lines)
 
@@ -287,7 +306,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What faults cost.")
     parser.add_argument("--runs", type=int, default=0, help="random runs")
     parser.add_argument("--seed", type=int, default=1, help="of the first run; the others count up")
-    parser.add_argument("--only", type=int, metavar="SEED", help="repeat one run")
+    parser.add_argument("--only", type=int, nargs="+", metavar="SEED", help="repeat these runs")
     names = [shape.name for shape in SHAPES]
     parser.add_argument("--shapes", nargs="+", choices=names, default=names, help="how runs are laid out")
     parser.add_argument("--minutes", type=int, default=0, help="of a run with one fault a minute")

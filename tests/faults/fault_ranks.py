@@ -170,10 +170,13 @@ def main() -> None:
         take(client, steps, pace_s, keep, meet, is_over=threading.Event())
 
 
-def choose(folder: Path, ranks: int) -> None:
-    """Choose the state that all ranks load when they start again: of the last step that each of them kept."""
+def choose(folder: Path, ranks: int, *, before: int) -> None:
+    """Choose the state that all ranks load when they start again: of the last step that each of them kept.
+
+    That is a step earlier than `before`, the last one of the run, so that each of them has one to take.
+    """
     kept = [{path.name for path in (folder / f"states-{rank}").glob("*.json")} for rank in range(ranks)]
-    if common := set.intersection(*kept):
+    if common := {name for name in set.intersection(*kept) if name < f"{before:08d}.json"}:
         write_whole(folder / CHOSEN, (folder / "states-0" / max(common)).read_text())
 
 

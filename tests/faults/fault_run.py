@@ -83,6 +83,7 @@ class FaultyRun:
             if as_programs:
                 out, arguments = self._folder / f"rank-{rank}.jsonl", (rank, ranks, steps, pace_s, self._folder)
                 one = self.service(f"rank-{rank}", RANK, self.rendezvous.as_uri(), *arguments)
+                one.may_end = True
                 self.ranks.append(ProgramRank(one, out, rank))
             else:
                 self.ranks.append(ThreadRank(self.rendezvous.as_uri(), rank, steps, pace_s, lockstep))
@@ -142,9 +143,7 @@ class FaultyRun:
 
     def told(self) -> str:
         """Return the last words of every program, for the message of a failure."""
-        return "\n".join(
-            f"--- {name}: {service.output[-4000:]}" for name, service in self.services.items() if service.program
-        )
+        return "\n".join(service.last_words for service in self.services.values() if service.program)
 
     def _strike(self, fault: Fault) -> Struck:
         self._wait(lambda: bool(self.pids(fault.target)), time.monotonic() + THERE_S, f"{fault.target} to be there")
@@ -189,7 +188,7 @@ class FaultyRun:
             if rank.service.program is not None:
                 rank.service.program.kill()
             rank.service.is_wanted = True
-        choose(self._folder, len(programs))
+        choose(self._folder, len(programs), before=self.steps - 1)
 
     def _end(self, outcome: Outcome) -> None:
         """End the programs as a service manager does, the run first, and look at what stays."""

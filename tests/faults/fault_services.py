@@ -3,32 +3,42 @@
 import contextlib
 import json
 import socket
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fault_ranks import Taken, read_taken
 from processes import Program, Start
 
 MOST_STARTS = 40
+TOLD_LIVES = 4
 
 
 @dataclass
 class Service:
-    """A program that is started again whenever it ends."""
+    """A program that is started again whenever it ends, or whenever it ends otherwise than well."""
 
     start: Start
     name: str
     command: tuple[object, ...]
     env: dict[str, str]
     is_wanted: bool = True
+    may_end: bool = False
+    """Whether it has done what it was started for when it ends well."""
     starts: int = 0
     program: Program | None = None
+    lives: deque[Program] = field(default_factory=lambda: deque(maxlen=TOLD_LIVES))
+    """The latest, also those that ended."""
 
     def tick(self) -> None:
-        """Start it unless it runs."""
-        if self.is_wanted and (self.program is None or self.program.process.poll() is not None):
+        """Start it unless it runs, or has done all."""
+        status = None if self.program is None else self.program.process.poll()
+        if self.may_end and status == 0:
+            self.is_wanted = False
+        if self.is_wanted and (self.program is None or status is not None):
             assert self.starts < MOST_STARTS, f"{self.name} has ended {self.starts} times: {self.output[-2000:]}"
             self.program = self.start(f"{self.name}.{self.starts}", *self.command, env=self.env)
+            self.lives.append(self.program)
             self.starts += 1
 
     @property
@@ -41,6 +51,15 @@ class Service:
     def output(self) -> str:
         return "" if self.program is None else self.program.output
 
+    @property
+    def last_words(self) -> str:
+        """What its latest lives wrote last, and how each of them ended."""
+        ended = [(program, program.process.poll()) for program in self.lives]
+        return "\n".join(
+            f"--- {program.name} ({'runs' if status is None else f'ended with {status}'}): {program.output[-3000:]}"
+            for program, status in ended
+        )
+
 
 class ProgramRank:
     """A rank that is a service: when one is killed, all are started again from a state that they have in common."""
@@ -52,10 +71,7 @@ class ProgramRank:
     @property
     def is_done(self) -> bool:
         program = self.service.program
-        if program is None or program.process.poll() != 0:
-            return False
-        self.service.is_wanted = False
-        return True
+        return program is not None and program.process.poll() == 0
 
     def read(self) -> list[Taken]:
         """Return what it has taken so far, over all its lives."""

@@ -5,10 +5,11 @@ import signal
 import pytest
 from fault_data import cast_of, undisturbed, write_config
 from fault_outcome import Outcome
-from fault_ranks import Taken
+from fault_ranks import CHOSEN, Taken, choose
 from fault_run import faulty
 from fault_schedule import Fault, drawn, in_turn
-from processes import Program
+from fault_services import Service
+from processes import Program, programs
 
 STEPS = 40
 
@@ -63,6 +64,26 @@ def test_a_killed_host_is_struck_where_the_schedule_says_and_a_file_that_stays_i
     outcome.left.clear()
     outcome.check(undisturbed(config, STEPS))
     assert not run._temporary.exists()
+
+
+def test_ranks_start_again_from_the_last_step_that_each_of_them_kept_and_never_from_the_run_s_last(tmp_path):
+    for rank, steps in enumerate([(0, 1, 2, 3), (0, 1, 3)]):
+        (tmp_path / f"states-{rank}").mkdir()
+        for step in steps:
+            (tmp_path / f"states-{rank}" / f"{step:08d}.json").write_text(f"state after {step}")
+    choose(tmp_path, 2, before=3)
+    assert (tmp_path / CHOSEN).read_text() == "state after 1"
+
+
+@pytest.mark.parametrize(("may_end", "starts"), [(False, 2), (True, 1)])
+def test_a_program_that_has_done_all_is_started_again_only_where_it_is_to_serve_for_ever(tmp_path, may_end, starts):
+    with programs(tmp_path) as start:
+        service = Service(start, "one", ("-c", "print('done')"), {}, may_end=may_end)
+        service.tick()
+        service.program.wait(30)
+        service.tick()
+        assert (service.starts, service.is_wanted) == (starts, not may_end)
+        assert "--- one.0 (ended with 0): done" in service.last_words
 
 
 def leaving_a_file(run, stop):
