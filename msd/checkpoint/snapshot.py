@@ -13,15 +13,11 @@ _NAME = re.compile(r"^(snapshot|journal)-(\d{8,})(?:-step-(\d+))?-([0-9a-f]{24})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """A position that was saved."""
+class Kept:
+    """A file of a store."""
 
     name: str
-    """Of its file."""
     number: int
-    """Counts what was saved in a store: the largest is the newest, whatever its step."""
-    step: int
-    """The step that comes next."""
     size: int
     """Bytes of the file."""
     why_not: str = ""
@@ -29,38 +25,33 @@ class Snapshot:
     run: str = ""
     """Which wrote it."""
     when: str = ""
-    """ISO 8601 time of the save."""
+    """ISO 8601 time at which it was written."""
     lineage: str = ""
     """Of the stretch of steps that it lies on: a load begins another, a resume goes on with the one that it finds."""
-    journal: int = 0
-    """Number of the last journal entry when it was saved: those are part of `state`."""
-    state: StateDict | None = None
-    """As `client.state_dict()` returns it."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is what was saved."""
-        return not self.why_not
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """Something that was journalled."""
-
-    name: str
-    number: int
-    size: int
-    why_not: str = ""
-    """What is wrong with the file; empty for a whole one."""
-    run: str = ""
-    when: str = ""
-    lineage: str = ""
-    record: dict[str, Any] | None = None
 
     @property
     def is_whole(self) -> bool:
         """Whether it is what was written."""
         return not self.why_not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot(Kept):
+    """A position that was saved. The largest number is the newest, whatever its step."""
+
+    step: int
+    """The step that comes next."""
+    journal: int = 0
+    """Number of the last journal entry when it was saved: those are part of `state`."""
+    state: StateDict | None = None
+    """As `client.state_dict()` returns it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry(Kept):
+    """Something that was journalled."""
+
+    record: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
