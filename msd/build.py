@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from msd.config import PipelineConfig, import_dotted
+from msd.config.identity import FEEDBACK
 from msd.config.strategy import strategy_of
 from msd.constructor.constructor import DataConstructor
 from msd.constructor.images import dummy_images
@@ -18,7 +19,7 @@ from msd.core.mesh import Mesh
 from msd.core.order import SourceOrder, auto_window_blocks
 from msd.core.plan import StepPlan
 from msd.core.sample import Failure
-from msd.core.state import StateDict, canonical_json, fingerprint
+from msd.core.state import StateDict
 from msd.cost.analytic import build_cost
 from msd.errors import ConfigError
 from msd.loader.loader import SourceLoader
@@ -29,8 +30,7 @@ from msd.loader.processes.pool import TransformProcesses
 from msd.loader.processes.recipe import ChainRecipe
 from msd.loader.transforms.chain import AppliesTransforms, TransformChain
 from msd.loader.transforms.config import ImageConfig
-from msd.loader.transforms.function import code_of
-from msd.planner.config import GroupConfig, MixtureConfig, StageConfig
+from msd.planner.config import MixtureConfig
 from msd.planner.planner import Planner, Starved
 from msd.planner.settings import PlannerSettings, SourceTerms
 from msd.sources.index import IndexProgress, index_sources
@@ -38,9 +38,6 @@ from msd.sources.open import open_reader
 
 PAYLOAD_BYTES = 512 << 20
 """Payload that the loaders of one process hold in all; what is dropped is made again from its address."""
-
-_FEEDBACK = "mixture.feedback"
-_READ_BYTES = 512
 
 
 def cache_dir() -> Path:
@@ -303,98 +300,15 @@ def build_coordinator(
     )
 
 
-def identity(
-    config: PipelineConfig, orders: Mapping[str, SourceOrder], chains: Mapping[str, TransformChain]
-) -> StateDict:
-    """Return what the order and content of a run depend on: kept in every state.
-
-    Settings by the name they have in a configuration, as they are; data and transforms of a source as fingerprints.
-    """
-    parts: dict[str, Any] = {
-        "seed": config.seed,
-        "mixture.unit": config.mixture.unit,
-        **_mixture_identity(config),
-        "batch.sequence_length": config.batch.sequence_length,
-        "batch.global_batch_size": config.batch.global_batch_size,
-        "batch.packing.method": config.batch.packing.method,
-        "batch.packing.lookahead": config.lookahead,
-        "batch.last": config.batch.last,
-        **batch_identity(config),
-    }
-    for name, source in config.sources.items():
-        order = orders[name]
-        # The length of a sequence has its own entry; it is not to be told a second time for every source.
-        transforms = {key: value for key, value in chains[name].identity.items() if key != "sequence_length"}
-        parts |= {
-            f"sources.{name}.data": _short(order.blocks.digest),
-            f"sources.{name}.order": {"shuffled": source.is_shuffled, "window": order.window_blocks},
-            f"sources.{name}.end": {"max_epochs": config.max_epochs(name), "then": config.end_of(name)},
-            f"sources.{name}.transforms": _short([transforms, source.overflow]),
-        }
-    return parts
-
-
-def _short(value: Any) -> str:
-    """Return a fingerprint that tells what one source was from what it is: 48 bits, since a state has many."""
-    return fingerprint(value)[:12]
-
-
-def batch_identity(config: PipelineConfig) -> StateDict:
-    """Return what sizes of steps and packing make the order depend on; settings that say nothing are left out."""
-    parts: dict[str, Any] = {}
-    for section, chosen, settings in (
-        ("batch", config.batch, ("tokens_per_step", "schedule", "limits", "oversize")),
-        ("batch.packing", config.batch.packing, ("objective", "max_age")),
-    ):
-        usual = type(chosen)()
-        for setting in settings:
-            value = getattr(chosen, setting)
-            if value != getattr(usual, setting):
-                parts[f"{section}.{setting}"] = msgspec.to_builtins(value)
-    return parts
-
-
-def _mixture_identity(config: PipelineConfig) -> StateDict:
-    """Return what the mixture makes the order depend on; settings that say nothing are left out."""
-    mixture = config.mixture
-    is_flat = not any(isinstance(weight, GroupConfig) for weight in (mixture.weights or {}).values())
-    parts: dict[str, Any] = {
-        "mixture.weights": _folded(config.weights if is_flat else msgspec.to_builtins(mixture.weights)),
-        "mixture.schedule": _folded([_stage_identity(stage) for stage in mixture.schedule]),
-    }
-    for setting in ("mode", "temperature", "clock"):
-        if getattr(mixture, setting) != getattr(MixtureConfig(), setting):
-            parts[f"mixture.{setting}"] = getattr(mixture, setting)
-    if mixture.clock == "microbatch":
-        parts["num_microbatches"] = config.num_microbatches
-    if mixture.feedback is not None:
-        function = mixture.feedback.function
-        code = fingerprint(code_of(import_dotted(function, name=_FEEDBACK) if isinstance(function, str) else function))
-        parts[_FEEDBACK] = {"function": code, "every": mixture.feedback.every}
-    return parts
-
-
-def _folded(value: Any) -> Any:
-    """Return a value that states keep as it is while a person would read it, else its fingerprint."""
-    return value if len(canonical_json(value)) <= _READ_BYTES else {"fingerprint": fingerprint(value)}
-
-
-def _stage_identity(stage: StageConfig) -> StateDict:
-    """Return a stage of the schedule, without what it does not say."""
-    place = {"at": stage.at} if stage.step is None else {"step": stage.step}
-    mode = {} if stage.mode == "explicit" else {"mode": stage.mode, "temperature": stage.temperature}
-    return {**place, "weights": msgspec.to_builtins(stage.weights), "ramp": stage.ramp, **mode}
-
-
 def _with_function(mixture: MixtureConfig) -> MixtureConfig:
     """Return a mixture whose feedback is a function, not the path of one."""
     feedback = mixture.feedback
     if feedback is None or not isinstance(feedback.function, str):
         return mixture
-    function = import_dotted(feedback.function, name=_FEEDBACK)
+    function = import_dotted(feedback.function, name=FEEDBACK)
     if not callable(function):
         raise ConfigError(
-            f"{_FEEDBACK} {feedback.function!r} is {type(function).__name__}; name a function "
+            f"{FEEDBACK} {feedback.function!r} is {type(function).__name__}; name a function "
             "(shares, losses, step) -> weights"
         )
     return msgspec.structs.replace(mixture, feedback=msgspec.structs.replace(feedback, function=function))

@@ -192,9 +192,10 @@ def _row_range(text: str) -> tuple[str, int, int]:
 def _identity_of(path: str, overrides: list[str] | None) -> "StateDict":
     from pathlib import Path
 
-    from msd.build import build_chains, build_orders, identity
+    from msd.build import build_chains, build_orders
     from msd.cli.indexing import indexed
     from msd.cli.options import read_config
+    from msd.config.identity import identity
 
     config = read_config(Path(path), overrides, None)
     return identity(config, build_orders(config, indexed(config)), build_chains(config))

@@ -74,8 +74,9 @@ def _position(
     config: "Config", orders: "dict[str, SourceOrder]", where: str, step: int, options: dict[str, Any] | None
 ) -> "StateDict":
     """Return the saved position that is nearest before a step, with the edits that were journalled after it."""
-    from msd.build import build_chains, identity
+    from msd.build import build_chains
     from msd.checkpoint import open_store
+    from msd.config.identity import identity
     from msd.core.journal import with_pending
     from msd.errors import InputError
     from msd.runtime.state import progress_of

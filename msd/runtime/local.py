@@ -17,17 +17,10 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
-from msd.build import (
-    build_chains,
-    build_constructor,
-    build_coordinator,
-    build_loaders,
-    build_orders,
-    identity,
-    index_all,
-)
+from msd.build import build_chains, build_constructor, build_coordinator, build_loaders, build_orders, index_all
 from msd.client import RankClient
 from msd.config import PipelineConfig
+from msd.config.identity import identity
 from msd.constructor.constructor import AssembledBucket
 from msd.constructor.encoder import encoded_by
 from msd.coordinator import deal

@@ -7,8 +7,9 @@ client.load_state_dict(state)
 from collections.abc import Mapping
 from fractions import Fraction
 
-from msd.build import build_chains, build_loaders, build_orders, build_planner, identity, index_all, plan_steps
+from msd.build import build_chains, build_loaders, build_orders, build_planner, index_all, plan_steps
 from msd.config import PipelineConfig
+from msd.config.identity import identity
 from msd.core.state import StateDict
 from msd.errors import ConfigError
 from msd.loader.loader import SourceLoader

@@ -8,9 +8,10 @@ from collections import Counter
 import pytest
 
 import msd
-from msd.build import build_chains, build_orders, build_planner, identity, index_all
+from msd.build import build_chains, build_orders, build_planner, index_all
 from msd.cli.main import run
 from msd.cli.remarks import is_drawn
+from msd.config.identity import identity
 from msd.errors import ConfigError, StateError
 from msd.runtime.state import read_state
 

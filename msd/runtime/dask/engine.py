@@ -12,10 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from msd.build import build_chains, build_orders, identity, index_all
+from msd.build import build_chains, build_orders, index_all
 from msd.client import RankClient
 from msd.client.remote import SocketTransport
 from msd.config import PipelineConfig
+from msd.config.identity import identity
 from msd.coordinator.roster import PLANNER
 from msd.core.checks import whole_number
 from msd.core.journal import Edit, edits_to_state

@@ -8,17 +8,10 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from msd.build import (
-    build_chains,
-    build_constructor,
-    build_coordinator,
-    build_loader,
-    build_orders,
-    identity,
-    index_all,
-)
+from msd.build import build_chains, build_constructor, build_coordinator, build_loader, build_orders, index_all
 from msd.client import RankClient
 from msd.config import PipelineConfig
+from msd.config.identity import identity
 from msd.constructor.shelf import Shelf
 from msd.coordinator import Coordinator, Placement, Standing
 from msd.coordinator.events import HostLost, HostSilent, TimePassed

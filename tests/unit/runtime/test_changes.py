@@ -3,7 +3,7 @@
 import pytest
 
 import msd
-from msd.build import identity
+from msd.config.identity import identity
 from msd.runtime.changes import RULES, compare
 from msd.runtime.encoding import joined_identity, packed, split_identity, unpacked
 

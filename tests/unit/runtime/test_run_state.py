@@ -8,7 +8,8 @@ import random
 import pytest
 
 import msd
-from msd.build import build_chains, build_orders, identity, index_all
+from msd.build import build_chains, build_orders, index_all
+from msd.config.identity import identity
 from msd.core.state import fingerprint
 from msd.errors import StateError
 from msd.runtime.state import progress_of, read_state, run_state, without_waiting
