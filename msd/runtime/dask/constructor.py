@@ -18,13 +18,13 @@ from typing import Any
 from distributed import get_worker
 
 from msd.build import build_constructor
-from msd.client.link.batches import Encoded
-from msd.client.link.messages import Ended, Load, Moved, NotYet, Place, Stated, Welcome
+from msd.client.link.messages import Load, Moved, NotYet, Place, Stated, Welcome
 from msd.client.link.server import LinkServer
 from msd.config import PipelineConfig
 from msd.constructor.shelf import Shelf
 from msd.core.state import StateDict
 from msd.errors import ClosedError, ConfigError, EngineError
+from msd.runtime.dask.answers import Answers
 from msd.runtime.dask.attendance import Attendance
 from msd.runtime.dask.calls import Fence, Ref
 from msd.runtime.dask.encoded import EncodedBatches
@@ -74,16 +74,10 @@ class ConstructorActor:
         self._changed = threading.Condition()
         self._shelf = Shelf(build_constructor(config), self._ranks)
         self._fence = Fence(name)
-        self._error: Exception | None = None
-        self._generation = 0
-        self._first_step = 0
-        self._position = "{}"
         self._waits_for = "the first plan"
         self._attendance = Attendance()
         self._replica: Wire | None = None
         """What a new planner would have to know of the generation."""
-        self._refusals: dict[int, tuple[int, int, Exception]] = {}
-        """By rank: (generation, session) in which it is answered with an error."""
         self._tasks = Tasks(self._broke)
         self._planner = PlannerLine(self._worker)
         self._gathering = Gathering(
@@ -104,6 +98,7 @@ class ConstructorActor:
         self._stop_listening: Callable[[], None] | None = None
         self._directory: dict[int, Place] = {}
         self._encoded = EncodedBatches(self._shelf, identity)
+        self._answers = Answers(self._shelf, self._encoded)
         self._loads: dict[int, tuple[str, Moved]] = {}
         self._server = self._listen(run, link)
         # However the process ends in order, no socket file stays.
@@ -169,7 +164,7 @@ class ConstructorActor:
             orders: Packed.
         """
         self._fence.admit(term)
-        generation = self._generation
+        generation = self._answers.generation
         done = self._performed[1] if self._performed[0] == term else 0
         with self._changed:
             for number, order in enumerate(unpack(orders), first):
@@ -177,9 +172,8 @@ class ConstructorActor:
                     self._carry_out(term, order)
                     self._performed = (term, number + 1)
             self._changed.notify_all()
-        if self._generation > generation:
-            news = Moved(generation=self._generation, first_step=self._first_step, position=self._position)
-            await asyncio.get_running_loop().run_in_executor(None, self._server.announce, news)
+        if self._answers.generation > generation:
+            await asyncio.get_running_loop().run_in_executor(None, self._server.announce, self._answers.moved)
         self._reporting.soon()
 
     def _carry_out(self, term: int, order: Wire) -> None:
@@ -191,17 +185,13 @@ class ConstructorActor:
                 self._shelf.drop(order["generation"], through, number=order["number"], term=term)
                 self._encoded.drop(through)
             case "rewind":
-                self._shelf.rewind(order["generation"])
-                if order["generation"] > self._generation:
-                    self._encoded.clear()
-                self._generation, self._first_step = order["generation"], order["first_step"]
-                self._position = order["position"]
+                self._answers.rewind(order)
             case "finish":
                 self._shelf.finish(order["generation"], order["step"])
             case "refuse":
-                self._refusals[order["rank"]] = (order["generation"], order["session"], order["error"])
+                self._answers.refuse(order)
             case "fail":
-                self._error = self._error or order["error"]
+                self._answers.fail(order["error"])
             case "waits":
                 self._waits_for = order["for"]
             case "replica":
@@ -221,8 +211,8 @@ class ConstructorActor:
     async def close(self) -> None:
         """End the link and all that waits: the run is over. Closing twice is fine."""
         with self._changed:
-            self._error = self._error or ClosedError(
-                "the run was closed; start it again, connect, and load the last saved state to go on"
+            self._answers.fail(
+                ClosedError("the run was closed; start it again, connect, and load the last saved state to go on")
             )
             self._changed.notify_all()
         await self._leave()
@@ -232,7 +222,7 @@ class ConstructorActor:
         if self._stop_listening is not None:
             self._stop_listening()
         self._tasks.cancel()
-        await asyncio.get_running_loop().run_in_executor(None, self._server.close, self._error)
+        await asyncio.get_running_loop().run_in_executor(None, self._server.close, self._answers.error)
         atexit.unregister(self._server.close)
 
     def _listen(self, run: str, link: dict[str, Any]) -> LinkServer:
@@ -258,7 +248,7 @@ class ConstructorActor:
     def where(self, rank: int) -> list[Place] | NotYet:
         """Return where a rank finds its constructor."""
         self._config.place.check_rank(rank)
-        self._check_running()
+        self._answers.check_running()
         place = self._directory.get(rank)
         return [] if place is None else [place]
 
@@ -268,7 +258,7 @@ class ConstructorActor:
         if rank not in self._ranks:
             # The directory may have changed while the rank was on its way.
             return NotYet(waits_for=f"the constructor that serves rank {rank}, which {self.name} does not")
-        self._check_running()
+        self._answers.check_running()
         if stated is None and self._attendance.is_taken(rank, client):
             raise EngineError(
                 f"rank {rank} is connected already, and two clients of one rank would share its batches; close the "
@@ -307,7 +297,7 @@ class ConstructorActor:
                     f"rank {rank} was connected again; this client no longer speaks for it: use the newer one"
                 )
             self._note_asked(rank, generation, taken_through + 1, fetches=step)
-            answer = self._changed.wait_for(lambda: self._answer(rank, session, generation, step), wait_s)
+            answer = self._changed.wait_for(lambda: self._answers.of(rank, session, generation, step), wait_s)
         if isinstance(answer, Exception):
             raise answer.with_traceback(None)
         return NotYet(waits_for=self._waited_for()) if answer is None else answer
@@ -338,34 +328,11 @@ class ConstructorActor:
                 self._reporting.leaves(rank, session)
         self._report_soon()
 
-    def _check_running(self) -> None:
-        """Refuse a rank that comes when there is nothing to come."""
-        if self._error is not None and self._shelf.end is None:
-            raise self._error.with_traceback(None)
-
     def _waited_for(self) -> str:
         return "the planner, which is being replaced" if self._planner.is_away else self._waits_for
 
-    def _answer(
-        self, rank: int, session: int, generation: int, step: int
-    ) -> Encoded | Moved | Ended | Exception | None:
-        if generation > self._generation:
-            # The rank heard of the move from the planner, which tells this constructor too.
-            return self._error
-        if generation < self._generation:
-            return Moved(generation=self._generation, first_step=self._first_step, position=self._position)
-        refusal = self._refusals.get(rank)
-        if refusal is not None and refusal[:2] == (generation, session):
-            return refusal[2]
-        encoded = self._encoded.batch(self._generation, step, rank)
-        if encoded is not None:
-            return encoded
-        if self._error is not None:
-            return self._error
-        return Ended(step=step) if self._shelf.end is not None and step >= self._shelf.end else None
-
     def _note_asked(self, rank: int, generation: int, step: int, *, fetches: int) -> None:
-        if generation != self._generation:
+        if generation != self._answers.generation:
             return
         is_news = self._attendance.asks(rank, generation, step)
         if self._attendance.fetches(rank, generation, fetches) or is_news:
@@ -410,7 +377,7 @@ class ConstructorActor:
     def _broke(self, error: Exception) -> None:
         """Have ranks hear of a task that failed."""
         with self._changed:
-            self._error = self._error or error
+            self._answers.fail(error)
             self._changed.notify_all()
 
 
