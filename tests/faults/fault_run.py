@@ -7,6 +7,7 @@ how long they waited, and what is left in the end.
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import tempfile
@@ -17,7 +18,7 @@ from pathlib import Path
 from fault_outcome import Outcome, Struck
 from fault_ranks import Lockstep, ThreadRank, choose
 from fault_schedule import Fault
-from fault_services import ProgramRank, Service, command_of, is_alive, listens, worker_name
+from fault_services import ProgramRank, Service, born, command_of, is_alive, listens, worker_name
 from processes import Start, descendants, programs, wait_until
 
 RANK = Path(__file__).with_name("fault_ranks.py")
@@ -42,13 +43,15 @@ class FaultyRun:
         self._start, self._folder = start, folder
         self._temporary = Path(tempfile.mkdtemp(prefix="mf-", dir="/tmp"))
         self._env = {"TMPDIR": str(self._temporary)}
-        self._seen: set[int] = set()
+        self._seen: dict[int, str] = {}
+        """Processes, with when they began: numbers are given again."""
         self._paused: list[tuple[float, int]] = []
         self.rendezvous = folder / "address.json"
         self.services: dict[str, Service] = {}
         self.ranks: list[ThreadRank | ProgramRank] = []
         options = ("--rendezvous", self.rendezvous, *settings)
-        token = {"MSD_TOKEN": "of-a-run-that-is-disturbed"}
+        # Its own: a lost rank of another run on this host may call at a port that was given on to this one.
+        token = {"MSD_TOKEN": secrets.token_hex(8)}
         self.serve = self.service("serve", "-m", "msd.cli.main", "serve", config, *options, env=token)
 
     def service(self, name: str, *command: object, env: dict[str, str] | None = None) -> Service:
@@ -107,11 +110,9 @@ class FaultyRun:
 
     def alive(self) -> set[int]:
         """Return the processes of the run, ranks left out, that are there now."""
-        served = self.serve.pid
-        if served is not None:
-            self._seen |= {served, *descendants(served)}
+        self._see(self.serve)
         ranks = {service.pid for name, service in self.services.items() if name.startswith("rank-")}
-        return {pid for pid in self._seen - ranks if is_alive(pid)}
+        return self._alive() - ranks
 
     def reached(self) -> int:
         """Return the step that the slowest rank asks for next."""
@@ -132,7 +133,7 @@ class FaultyRun:
             service.is_wanted = False
         for rank in self.ranks:
             rank.end()
-        for pid in self._seen:
+        for pid in self._alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for path in sorted(self._temporary.rglob("*"), reverse=True):
@@ -174,10 +175,16 @@ class FaultyRun:
         self._restart_ranks()
         for service in self.services.values():
             service.tick()
-            if service.pid is not None:
-                self._seen.add(service.pid)
-        if self.serve.pid is not None:
-            self._seen |= descendants(self.serve.pid)
+            self._see(service)
+
+    def _see(self, service: Service) -> None:
+        pids = set() if service.pid is None else {service.pid}
+        if pids and service is self.serve:
+            pids |= descendants(service.pid)
+        self._seen |= {pid: began for pid in pids if (began := born(pid))}
+
+    def _alive(self) -> set[int]:
+        return {pid for pid, began in self._seen.items() if born(pid) == began and is_alive(pid)}
 
     def _restart_ranks(self) -> None:
         """Where one rank was lost end the others too, as torchrun does, and have all of them load the same state."""
@@ -204,9 +211,9 @@ class FaultyRun:
                 if status and service is self.serve:
                     outcome.left.append(f"msd serve ended with {status}: {service.output[-1500:]}")
         deadline = time.monotonic() + ENDS_S
-        while (alive := [pid for pid in self._seen if is_alive(pid)]) and time.monotonic() < deadline:
+        while (alive := self._alive()) and time.monotonic() < deadline:
             time.sleep(TICK_S)
-        outcome.left += [f"process {pid}: {command_of(pid)}" for pid in alive]
+        outcome.left += [f"process {pid}: {command_of(pid)}" for pid in sorted(alive)]
         outcome.left += [f"file {path}" for path in self._temporary.glob("msd-*")]
         if self.rendezvous.exists():
             outcome.left.append(f"file {self.rendezvous}")

@@ -118,6 +118,16 @@ def listens(port: int) -> bool:
 
 
 def is_alive(pid: int) -> bool:
+    return _stat(pid)[:1] not in ([], ["Z"])
+
+
+def born(pid: int) -> str:
+    """Return when a process began, in ticks since the machine did; nothing if there is none."""
+    return "".join(_stat(pid)[19:20])
+
+
+def _stat(pid: int) -> list[str]:
+    """Return what /proc says of a process after its name."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []

@@ -8,7 +8,7 @@ from fault_outcome import Outcome
 from fault_ranks import CHOSEN, Taken, choose
 from fault_run import faulty
 from fault_schedule import Fault, drawn, in_turn
-from fault_services import Service
+from fault_services import Service, born
 from processes import Program, programs
 
 STEPS = 40
@@ -64,6 +64,24 @@ def test_a_killed_host_is_struck_where_the_schedule_says_and_a_file_that_stays_i
     outcome.left.clear()
     outcome.check(undisturbed(config, STEPS))
     assert not run._temporary.exists()
+
+
+def test_a_rank_of_another_run_that_calls_at_the_same_port_is_not_let_in(tmp_path):
+    tokens = []
+    for _ in range(2):
+        with faulty(tmp_path, tmp_path / "run.yaml") as run:
+            tokens.append(run.serve.env["MSD_TOKEN"])
+    assert tokens[0] != tokens[1]
+
+
+def test_a_process_whose_number_was_given_on_is_neither_ended_nor_told_of(tmp_path):
+    with programs(tmp_path) as start:
+        mine, others = (start(name, "-c", "import time; time.sleep(60)").process for name in ("mine", "others"))
+        with faulty(tmp_path, tmp_path / "run.yaml") as run:
+            run._seen = {mine.pid: born(mine.pid), others.pid: "earlier"}
+            assert run.alive() == {mine.pid}
+        assert mine.wait(10) == -signal.SIGKILL
+        assert others.poll() is None
 
 
 def test_ranks_start_again_from_the_last_step_that_each_of_them_kept_and_never_from_the_run_s_last(tmp_path):

@@ -53,6 +53,8 @@ class Program:
 
     def kill(self) -> None:
         """End it and all that it started, also in sessions of their own."""
+        if self.process.poll() is not None:
+            return  # Its number may be another's by now.
         started = descendants(self.process.pid)
         for pid in (self.process.pid, *started):
             with contextlib.suppress(ProcessLookupError):
