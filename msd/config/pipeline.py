@@ -23,6 +23,7 @@ from msd.loader.transforms.config import TokenizingStruct
 from msd.planner.batch_schedule import AUTO_LOOKAHEAD, BatchSchedule, schedule_of
 from msd.planner.config import BalanceConfig, BatchConfig, EncoderConfig, MixtureConfig
 from msd.planner.config.mixture import groups_of, relative_weights, sources_of
+from msd.scaling.config import ScalingConfig
 
 DEFAULT_COST = {"backbone": TransformerCost(hidden=4096, layers=32)}
 
@@ -140,6 +141,8 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
     runtime: RuntimeConfig = RuntimeConfig()
     checkpoint: CheckpointConfig | None = None
     """Null writes and resumes nothing."""
+    scaling: ScalingConfig | None = None
+    """Null keeps the sizes that the run began with."""
 
     def __post_init__(self) -> None:
         for name, kind in typing.get_type_hints(Config).items():

@@ -144,6 +144,12 @@ class Coordinator:
         return self._course.waits_for
 
     @property
+    def starving(self) -> str | None:
+        """The source whose rows planning waits for, None while it waits for none."""
+        starved = self._course.planning.main.starved
+        return None if starved is None else starved.source
+
+    @property
     def first_step(self) -> int:
         """The first step of the generation."""
         return self.generations.first_step

@@ -123,6 +123,12 @@ def too_late(step: int, deadline_s: float) -> DeadlineError:
 
 def check_supported(config: PipelineConfig) -> None:
     """Raise `ConfigError` for what a configuration may ask for and this release does not have."""
+    scaling = config.scaling
+    if scaling is not None and {scaling.min_hosts, scaling.max_hosts} - {None, config.runtime.workers}:
+        raise ConfigError(
+            "scaling.min_hosts and scaling.max_hosts: this release moves workers between sources and starts or ends no "
+            f"hosts; leave them out, and set runtime.workers (now {config.runtime.workers}) to the hosts that you want"
+        )
     if config.mixture.feedback is not None:
         raise ConfigError(
             "mixture.feedback needs reports of the loss, which the engines of this release do not take; leave it out, "

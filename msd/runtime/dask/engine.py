@@ -152,6 +152,7 @@ class DaskEngine(TakesEdits):
             ],
             "constructors": self._loop.run(self._supervised.ask_all("constructor", "stats")),
             "recoveries": self._supervised.recoveries.as_list(),
+            "scaling": None if self._supervised.autoscaler is None else self._supervised.autoscaler.stats(),
         }
 
     def save(self) -> str:

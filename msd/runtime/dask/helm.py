@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -88,6 +89,10 @@ class Helm:
         self._inbox: list[Event] = []
         self._has_events = asyncio.Event()
         self._waits: str | None = None
+        self.starved_s: defaultdict[str, float] = defaultdict(float)
+        """By source, for how long planning has waited for its rows."""
+        self._starving: tuple[str, float] | None = None
+        """The source that planning waits for now, and since when."""
         self._is_closed = False
         self._tasks = Tasks(self._broke)
         self.crew = Crew(
@@ -129,7 +134,7 @@ class Helm:
                 self._store.heed(self.coordinator)
             orders = orders_for(commands, self.coordinator, self._identity)
             generation, waits = self.coordinator.generations.generation, self.coordinator.waits_for
-            loop.call_soon_threadsafe(self._carry, orders, generation, waits)
+            loop.call_soon_threadsafe(self._carry, orders, generation, waits, self.coordinator.starving)
             return answer
 
         return await loop.run_in_executor(self._thread, on_thread)
@@ -169,8 +174,15 @@ class Helm:
             self.put(TimePassed(asyncio.get_running_loop().time()))
             await asyncio.sleep(CLOCK_S)
 
-    def _carry(self, commands: Sequence[tuple[Command, Wire | None]], generation: int, waits: str | None) -> None:
+    def _carry(
+        self,
+        commands: Sequence[tuple[Command, Wire | None]],
+        generation: int,
+        waits: str | None,
+        starving: str | None,
+    ) -> None:
         """Put commands where the tasks that carry them out find them."""
+        self._note_starving(starving)
         if generation != self._recorded:
             self._recorded, self.record = generation, RunRecord()
         for command, order in commands:
@@ -178,6 +190,13 @@ class Helm:
         if waits != self._waits:
             self._waits = waits
             self.crew.tell_constructors({"kind": "waits", "for": waits or "samples on their way"})
+
+    def _note_starving(self, source: str | None) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._starving is not None:
+            waited_for, since_s = self._starving
+            self.starved_s[waited_for] += now_s - since_s
+        self._starving = None if source is None else (source, now_s)
 
     def _carry_one(self, command: Command, order: Wire | None) -> None:
         crew = self.crew

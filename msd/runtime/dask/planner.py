@@ -24,6 +24,7 @@ from msd.core.plan import StepPlan
 from msd.core.state import StateDict
 from msd.errors import ConfigError, EngineError
 from msd.runtime.base import too_late
+from msd.runtime.dask.autoscaler import seats_from_wire, seats_to_wire
 from msd.runtime.dask.calls import Ref
 from msd.runtime.dask.helm import Helm
 from msd.runtime.dask.hosts import TICK_S
@@ -346,6 +347,37 @@ class PlannerActor:
             }, []
 
         return await self._decide(stats)
+
+    async def gauges(self) -> Wire:
+        """Return what sizes are decided from: totals of each source, and who has how many workers."""
+
+        def look() -> tuple[Wire, list[Command]]:
+            coordinator, record = self._coordinator, self._helm.record
+            drawn = {name: record.of_source(name) for name in self._orders}
+            return {
+                "next_step": coordinator.next_step,
+                "alive": list(coordinator.placement.alive),
+                "seats": seats_to_wire(coordinator.placement.allocation),
+                "tokens": {name: one["tokens"] for name, one in drawn.items()},
+                "sources": {
+                    name: {
+                        "samples": drawn[name]["samples"],
+                        "starved_s": self._helm.starved_s.get(name, 0.0),
+                        "ready": gauge.ready,
+                        "wanted": gauge.wanted,
+                        "consumed": gauge.consumed,
+                    }
+                    for name, gauge in coordinator.gauges().items()
+                },
+            }, []
+
+        await self._may_speak()
+        return await self._decide(look)
+
+    async def seat(self, seats: Wire) -> None:
+        """Give sources other loaders, as `seats_to_wire` gives them, from rows on that nobody was asked for."""
+        await self._may_speak()
+        await self._decide(lambda: (None, self._coordinator.seat(seats_from_wire(seats))))
 
     async def which(self, step: int) -> list[dict[str, Any]]:
         """Return where each document of a step came from and where it goes; see `Engine.which`."""

@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from distributed import Client
@@ -39,6 +40,7 @@ from msd.coordinator.standing import Standing
 from msd.core.state import fingerprint
 from msd.errors import ConfigError, DeadlineError, EngineError, MsdError, how_ended, told
 from msd.loader.poison.watch import EXIT_STATUS
+from msd.runtime.dask.autoscaler import Autoscaler
 from msd.runtime.dask.calls import ActorGone, Ref, Superseded, call
 from msd.runtime.dask.cluster import CLOSE_S, START_S, EmbeddedCluster, connect, gathered
 from msd.runtime.dask.making import Run
@@ -111,6 +113,16 @@ class Supervisor:
         self._probed: set[tuple[str, int]] = set()
         """Address and incarnation of processes that are asked whether they answer again."""
         self.recoveries = Recoveries(asyncio.get_running_loop().time)
+        self.autoscaler: Autoscaler | None = None
+        """Has sizes follow the mixture, if that is configured."""
+        if run.config.scaling is not None:
+            self.autoscaler = Autoscaler(
+                run.config,
+                run.orders,
+                run.demands,
+                ask=partial(self.ask, PLANNER),
+                ask_hosts=partial(self.ask_all, "host", "stats"),
+            )
         self.error: EngineError | None = None
         """Why the run cannot go on."""
 
@@ -134,6 +146,8 @@ class Supervisor:
         for error in (await self._posts.fill(fills, limit_s=limit_s)).values():
             raise error
         self._tasks.spawn(self._watch())
+        if self.autoscaler is not None:
+            self._tasks.spawn(self.autoscaler.run())
 
     @property
     def config(self) -> PipelineConfig:
