@@ -4,19 +4,20 @@ Feed it metadata of rows in order (`observe`), ask for the next step (`plan`). W
 lengths and progress, never on the mesh; where it goes is decided by the strategy's layout ops. No clock, no I/O.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
 from msd.core.checks import few, whole_number
-from msd.core.journal import Edit, SetWeights, SkipRows, SkipSteps, Suspend
+from msd.core.journal import Edit, SetWeights, SkipRows, Suspend
 from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable
 from msd.core.state import StateDict
 from msd.errors import ConfigError, InputError, MsdError, PlanError, StateError
 from msd.planner.adapted import FORCE, FORCED, FREE, Adapted, adapted, check_what_waits, removed_state
 from msd.planner.check import check_plan
-from msd.planner.edits import NO_EDITS, InForce, check_edit, notes_of_edits, pending_state
+from msd.planner.edit_book import EditBook
+from msd.planner.edits import Reweighted, check_edit, pending_state
 from msd.planner.ending import has_step, repeat_tail, undelivered_note
 from msd.planner.filling import Filling
 from msd.planner.intake import SourceIntake
@@ -74,8 +75,7 @@ class Planner:
         """At the boundary before the step that `plan` gives next."""
         self._filling: Filling | None = None
         self._is_over = False
-        self._pending: tuple[Edit, ...] = ()
-        """Edits that wait for their step, those of the step that is being filled included."""
+        self._edits = EditBook(self._names)
         self._opening_notes: tuple[str, ...] = ()
         """Of a load, told with the step that follows it."""
         self._restart(self._new_intakes(), self._new_mixer([0] * len(self._names)))
@@ -88,14 +88,13 @@ class Planner:
     @property
     def idle_sources(self) -> frozenset[str]:
         """Sources that have no share in the next step, or have ended: no row of theirs will be drawn in it."""
-        idle_S = self._mixer.idle(self._position, self._live_S, self._reweighted)
+        idle_S = self._mixer.idle(self._position, self._live_S, self._edits.reweighted)
         return frozenset(name for name, is_idle in zip(self._names, idle_S, strict=True) if is_idle)
 
     @property
     def skips(self) -> tuple[SkipRows, ...]:
         """Rows that are passed over now or from some step on, as far as they are not consumed: hosts spare them."""
-        waiting = tuple(edit for edit in self._pending if isinstance(edit, SkipRows))
-        return tuple(dict.fromkeys((*self._now.skips, *waiting)))
+        return self._edits.skips
 
     def needs(self, source: str) -> int:
         """Return the ordinal of the next row of `source` that was not observed yet."""
@@ -180,7 +179,7 @@ class Planner:
         self.settings, self.strategy, self._geometry = settings, strategy, geometry
         self._restart(intakes, mixer, carry=carry, step=saved.step, there=there)
         if there.owed:
-            self._mixer.give(there.owed, self._position, self._live_S, self._reweighted)
+            self._mixer.give(there.owed, self._position, self._live_S, self._edits.reweighted)
             self._position = self._snapshot()
         self._opening_notes = tuple(notes)
 
@@ -194,7 +193,7 @@ class Planner:
             ConfigError: If its step is planned already, naming the first that is not; or it names what does not exist;
                 or it would leave nothing to draw, as far as that is known now.
         """
-        if edit in self._pending:
+        if edit in self._edits.pending:
             return
         if self._error is not None:
             raise self._error
@@ -210,11 +209,11 @@ class Planner:
             )
         if edit.at_step == self._step and self._filling is not None:
             self._go_back()
-        pending = (*self._pending, edit)
+        edits = self._edits.with_edit(edit)
         if isinstance(edit, Suspend | SetWeights):
-            self._expect_shares(edit, pending)
-        self._pending = pending
-        self._position = {**self._position, **pending_state(pending)}
+            edits.expect_shares(edit, self._step, self._unended_S, self._shares_at)
+        self._edits = edits
+        self._position = {**self._position, **pending_state(edits.pending)}
         if edit.at_step == self._step:
             self._come_to_boundary()
 
@@ -256,12 +255,14 @@ class Planner:
         self._mixer = mixer
         self._carry = carry
         self._step = step
-        self._in_force, self._pending = (NO_EDITS, ()) if there is None else (there.in_force, there.pending)
+        self._edits = EditBook(self._names)
+        if there is not None:
+            self._edits = EditBook(self._names, there.in_force, there.pending)
         self._removed = None if there is None else there.saved.removed
         self._filling, self._is_over, self._error = None, False, None
         self.closing_notes = ()
         for intake in intakes:
-            intake.pass_over(self._in_force.skips_of(intake.terms.name))
+            intake.pass_over(self._edits.in_force.skips_of(intake.terms.name))
         self._position = self._snapshot()
         self._come_to_boundary()
 
@@ -278,34 +279,12 @@ class Planner:
 
     def _come_to_boundary(self) -> None:
         """Have the edits act that are due at the step that is planned next; before it is filled."""
-        self._due = tuple(edit for edit in self._pending if edit.at_step <= self._step)
-        self._now = self._acting(self._due)
-        self._reweighted = self._now.reweighted(self._names)
-        for source in {edit.source for edit in self._due if isinstance(edit, SkipRows)}:
-            self._by_name[source].pass_over(self._now.skips_of(source))
+        self._edits = self._edits.at(self._step, self._unended_S, self._shares_at)
+        for source in self._edits.sources_that_skip:
+            self._by_name[source].pass_over(self._edits.now.skips_of(source))
 
-    def _acting(self, edits: Iterable[Edit]) -> InForce:
-        """Return what acts after edits that come into force at the boundary where this stands."""
-        acting = self._in_force
-        for edit in edits:
-            reweighted = acting.reweighted(self._names)
-            shares = self._mixer.shares_at(self._position, self._unended_S, reweighted)
-            acting = acting.after(edit, dict(zip(self._names, shares, strict=True)))
-        return acting
-
-    def _expect_shares(self, edit: Edit, pending: Iterable[Edit]) -> None:
-        """Raise `ConfigError` if nothing can be drawn any more once an edit acts, as far as that is known now."""
-        acting = self._acting(other for other in pending if other.at_step <= edit.at_step)
-        live_S = [
-            is_live and name not in acting.suspended for name, is_live in zip(self._names, self._unended_S, strict=True)
-        ]
-        here = edit.at_step == self._step and acting.weights is None
-        share_S = self._mixer.shares_at(self._position, live_S) if here else acting.target(self._names, live_S)
-        if any(self._unended_S) and not any(share_S):
-            raise ConfigError(
-                f"from step {edit.at_step} on nothing could be drawn: every source that has a weight would be "
-                "suspended or has ended; resume one first, or give another a weight"
-            )
+    def _shares_at(self, live_S: Sequence[bool], reweighted: Reweighted | None) -> Sequence[float]:
+        return self._mixer.shares_at(self._position, live_S, reweighted)
 
     def _new_filling(self) -> Filling:
         """Begin to fill the step that is planned next."""
@@ -317,10 +296,10 @@ class Planner:
             self._position,
             carry=self._carry,
             last=self.settings.batch.last,
-            suspended=self._now.suspended,
-            edited=self._reweighted,
-            num_to_drop=sum(edit.count for edit in self._due if isinstance(edit, SkipSteps)),
-            notes=[*self._opening_notes, *notes_of_edits(self._due, self._in_force, ordinals)],
+            suspended=self._edits.now.suspended,
+            edited=self._edits.reweighted,
+            num_to_drop=self._edits.num_steps_to_drop,
+            notes=[*self._opening_notes, *self._edits.notes(ordinals)],
         )
 
     def _close(self, filling: Filling) -> StepPlan | None:
@@ -350,11 +329,10 @@ class Planner:
 
     def _lowered(self, filling: Filling, carry: tuple[Piece, ...], *, num_repeated: int, is_last: bool) -> StepPlan:
         """Return the checked plan and stand after it."""
-        before = (self._step, self._carry, self._in_force, self._pending)
+        before = (self._step, self._carry, self._edits)
         step = self._step
         self._step, self._carry = step + 1, carry
-        self._pending = tuple(edit for edit in self._pending if edit.at_step > step)
-        self._in_force = self._now.at_boundary(step + 1, {one.terms.name: one.ordinal for one in self._intakes})
+        self._edits = self._edits.past(step, {one.terms.name: one.ordinal for one in self._intakes})
         self._mixer.end(step)
         progress = self._snapshot()
         membership = Membership(
@@ -372,7 +350,7 @@ class Planner:
             if broken:
                 raise PlanError(f"the plan of step {step} breaks {len(broken)} rules: {'; '.join(broken)}")
         except MsdError:
-            self._step, self._carry, self._in_force, self._pending = before
+            self._step, self._carry, self._edits = before
             raise
         self._position, self._filling, self._opening_notes = progress, None, ()
         for intake in self._intakes:
@@ -390,14 +368,13 @@ class Planner:
 
     @property
     def _live_S(self) -> list[bool]:
-        return [not intake.is_ended and intake.terms.name not in self._now.suspended for intake in self._intakes]
+        return [not intake.is_ended and intake.terms.name not in self._edits.now.suspended for intake in self._intakes]
 
     def _snapshot(self) -> StateDict:
         return {
             **snapshot(self._geometry, self._step, self._intakes, self._mixer, self._carry),
             **removed_state(self._removed),
-            **self._in_force.state_dict(),
-            **pending_state(self._pending),
+            **self._edits.state_dict(),
         }
 
     def _new_mixer(self, credit_S: list[int], saved: SavedSteering | None = None) -> Mixer:
