@@ -41,10 +41,7 @@ class LinearModel:
 
     def is_beyond(self, features_RF: Float64Array) -> BoolArray:
         """Return for each row whether it lies outside of what the model was fitted to."""
-        low_F, high_F = np.array(self.low), np.array(self.high)
-        margin_F = BEYOND * np.maximum(high_F - low_F, np.abs(high_F))
-        beyond_R: BoolArray = ((features_RF < low_F - margin_F) | (features_RF > high_F + margin_F)).any(axis=1)
-        return beyond_R
+        return is_beyond(features_RF, self.low, self.high)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it JSON-able; `model_from` reads it back exactly."""
@@ -75,6 +72,14 @@ class LinearModel:
             if coefficient
         ]
         return " + ".join([f"{1e6 * self.intercept:,.3g} us", *parts])
+
+
+def is_beyond(features_RF: Float64Array, low: Sequence[float], high: Sequence[float]) -> BoolArray:
+    """Return for each row whether a feature lies outside of a range by more than a margin."""
+    low_F, high_F = np.array(low), np.array(high)
+    margin_F = BEYOND * np.maximum(high_F - low_F, np.abs(high_F))
+    beyond_R: BoolArray = ((features_RF < low_F - margin_F) | (features_RF > high_F + margin_F)).any(axis=1)
+    return beyond_R
 
 
 def fit_linear(features_RF: Float64Array, seconds_R: Float64Array, names: Sequence[str]) -> LinearModel:

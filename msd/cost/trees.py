@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from msd.core.arrays import BoolArray, Float64Array, Int64Array
-from msd.cost.linear import BEYOND
+from msd.cost.linear import is_beyond
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,10 +58,7 @@ class TreesModel:
 
     def is_beyond(self, features_RF: Float64Array) -> BoolArray:
         """Return for each row whether it lies outside of what the model was fitted to."""
-        low_F, high_F = np.array(self.low), np.array(self.high)
-        margin_F = BEYOND * np.maximum(high_F - low_F, np.abs(high_F))
-        beyond_R: BoolArray = ((features_RF < low_F - margin_F) | (features_RF > high_F + margin_F)).any(axis=1)
-        return beyond_R
+        return is_beyond(features_RF, self.low, self.high)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it JSON-able; `model_from` reads it back exactly."""
