@@ -124,6 +124,7 @@ class Crew:
         known = self.hosts.get(name)
         if known is not None and known.ref.key == key:
             del self.hosts[name]
+            known.leave()
             self._driving.pop(key).cancel()
             self._happened(HostLost(name))
 

@@ -65,6 +65,7 @@ class HostDriver:
         self._has_work = asyncio.Event()
         self._owed: set[tuple[str, int, int]] = set()
         self._is_doubted = False
+        self._is_left = False
         self._rows: list[list[Any]] = []
         """Not carried yet: rows that are not run like others."""
         self._seen = 0
@@ -101,20 +102,32 @@ class HostDriver:
         self._orders[about] = order
         self._has_work.set()
 
+    def leave(self) -> None:
+        """Have `drive` end: another process has the name. Cancelling it does not do, it may be lost.
+
+        Until Python 3.12 `asyncio.wait_for` returns a result that came at the same moment, and is not cancelled.
+        """
+        self._is_left = True
+        self._has_work.set()
+
     async def drive(self) -> None:
         """Carry what there is to carry, and notice when the host does not answer and when it does again."""
-        while True:
+        while not self._is_left:
             with contextlib.suppress(ActorGone):
                 await self._serve()
             was_shadow = self._is_shadow()
-            self._happened(HostLost(self.name))
+            self._say(HostLost(self.name))
             await self._answers()
-            self._happened(HostJoined(self.name, was_shadow))
+            self._say(HostJoined(self.name, was_shadow))
+
+    def _say(self, event: Event) -> None:
+        if not self._is_left:
+            self._happened(event)
 
     async def _serve(self) -> None:
         """Carry requests there and metadata back, until the host is gone, doubted, or silent for too long."""
         silences = 0
-        while silences < TRIES and not self._is_doubted:
+        while silences < TRIES and not self._is_doubted and not self._is_left:
             if not self._owed:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._has_work.wait(), self._silence_s / BEATS)
@@ -148,7 +161,7 @@ class HostDriver:
                 silences += 1
                 # What it owes is asked for once more: the request may be lost, or the answer.
                 self._owed.clear()
-                self._happened(HostSilent(self.name))
+                self._say(HostSilent(self.name))
                 continue
             silences = 0
             if "replica" in orders:
@@ -171,7 +184,7 @@ class HostDriver:
         self._requests.clear()
         self._owed.clear()
         pause_s = self._silence_s / BEATS
-        while True:
+        while not self._is_left:
             try:
                 await call(self._node, self.ref, "ping", deadline_s=pause_s)
             except DeadlineError:

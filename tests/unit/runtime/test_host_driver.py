@@ -167,6 +167,24 @@ def test_what_a_silent_host_was_told_is_told_again_and_what_it_owed_is_not():
     run(work())
 
 
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_who_drives_a_host_that_was_replaced_ends_and_says_nothing_of_it(is_silent):
+    async def work() -> None:
+        bench = Bench()
+        driving = asyncio.create_task(bench.driver.drive())
+        await bench.until(lambda: bench.host.asked)
+        if is_silent:
+            bench.host.speaks.clear()
+            await bench.until(lambda: HostLost("h") in bench.events)
+        told = list(bench.events)
+        bench.driver.leave()
+        bench.node.remove(bench.ref)
+        await driving
+        assert bench.events == told
+
+    run(work())
+
+
 def test_a_host_that_cannot_be_reached_is_lost_at_once_and_joins_when_it_can():
     async def work() -> None:
         bench = Bench()
