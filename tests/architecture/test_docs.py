@@ -156,6 +156,20 @@ def test_every_test_named_on_the_page_of_failures_exists():
     assert not missing
 
 
+def test_each_failure_that_others_reported_is_answered_by_a_test_that_names_it():
+    text = (ROOT / "docs/explanation/failures.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([A-Z]{2}-\d+) \|.*\|(.*)\|$", text, flags=re.MULTILINE)
+    assert len(rows) > 90
+    silent = []
+    for key, cell in rows:
+        for path, name in re.findall(r"`([\w/]+\.py)::(\w+)`", cell):
+            source = (ROOT / "tests" / path).read_text(encoding="utf-8")
+            body = source.partition(f"\ndef {name}(")[2].partition("\ndef ")[0]
+            if f"_{key.replace('-', '_')}_" not in name and not re.search(rf"\b{key}\b", body):
+                silent.append(f"{path}::{name} does not say {key}")
+    assert not silent
+
+
 def test_the_command_page_has_every_command_with_its_options():
     from typer.main import get_command
 

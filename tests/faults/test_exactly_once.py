@@ -25,6 +25,7 @@ def survivors(folder: Path, names: list[str]) -> dict[str, int]:
 
 
 def test_each_document_of_an_epoch_is_delivered_once_though_twenty_processes_are_killed(tmp_path):
+    """Answers WD-6."""
     config = write_config(tmp_path / "data")
     once = [f"sources.{name}.max_epochs=1" for name in ("web", "books")]
     settings = [*once, "mixture.on_exhausted=drop", "batch.last=pad", "batch.global_batch_size=4", "shadows=1"]

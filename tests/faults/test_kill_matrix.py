@@ -34,6 +34,7 @@ def gone_through(run: FaultyRun, faults: Sequence[Fault], *, as_programs: bool =
 
 @pytest.mark.parametrize("target", ["msd-control", "msd-loader-1", "serve"])
 def test_each_role_of_a_compact_run_may_go_in_any_way(config, tmp_path, target):
+    """Answers RY-7, TD-5, TF-1, DK-2, DK-3."""
     faults = in_turn(cast_of(), first=APART, apart=APART, targets=[target])
     with faulty(tmp_path, config) as run:
         outcome = gone_through(run, faults)
@@ -42,6 +43,7 @@ def test_each_role_of_a_compact_run_may_go_in_any_way(config, tmp_path, target):
 
 @pytest.mark.parametrize("target", ["msd-planner", "msd-control"])
 def test_planner_and_constructors_may_go_apart(config, tmp_path, target):
+    """Answers DK-4."""
     faults = in_turn(cast_of(compact=False), first=APART, apart=APART, targets=[target])
     with faulty(tmp_path, config, settings=["runtime.compact=false"]) as run:
         outcome = gone_through(run, faults)
@@ -66,6 +68,7 @@ def test_whatever_goes_at_random_singly_and_in_pairs_changes_no_byte(config, tmp
 
 
 def test_a_scheduler_that_others_run_may_go_with_its_workers_and_alone(config, tmp_path):
+    """Answers DK-7."""
     with faulty(tmp_path, config) as run:
         scheduler = standing_cluster(run, ["msd-control", "msd-loader-0", "msd-loader-1"])
         run.serve.command += ("--scheduler", scheduler)

@@ -52,6 +52,7 @@ def is_saving(run: FaultyRun, cache: Path, store: Path) -> bool:
 def test_a_run_of_which_all_was_killed_starts_again_at_once_in_the_same_directories(
     tmp_path, monkeypatch, phase: Callable[[FaultyRun, Path, Path], bool]
 ):
+    """Answers MS-1."""
     config, cache, store = write_config(tmp_path / "data"), tmp_path / "cache", tmp_path / "store"
     monkeypatch.setenv("MSD_CACHE", str(cache))
     cache.mkdir()

@@ -83,6 +83,7 @@ def start(tmp_path):
 
 
 def test_a_trainer_that_is_killed_at_random_learns_the_same_and_goes_on_with_other_ranks(start, tiny_corpus, tmp_path):
+    """Answers EN-10."""
     draw = random.Random(3)
     calm, struck = (Trainer(start, tiny_corpus / "corpus.yaml", tmp_path / name) for name in ("calm", "struck"))
     serve = calm.serve(2)

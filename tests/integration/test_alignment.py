@@ -49,6 +49,7 @@ def step(chosen: msd.Config, number: int = 0) -> list[msd.RankBatch]:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_in_each_slot_both_ranks_have_images_and_what_stands_in_is_flagged(number):
+    """Answers TT-11, VL-2."""
     batches = step(config(balance={"align": ["image"]}), number)
     num_dummies = 0
     for rows in zip(*(batch.microbatches for batch in batches), strict=True):

@@ -27,6 +27,7 @@ def config(tiny_corpus: Path) -> Path:
 
 
 def test_a_second_index_comes_from_the_cache(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Answers ML-4."""
     first, second = told(capsys, "index", config), told(capsys, "index", config)
     assert [source["from_cache"] for source in first["sources"]] == [False] * 5
     assert [source["from_cache"] for source in second["sources"]] == [True] * 5
@@ -52,6 +53,7 @@ def test_index_says_what_a_late_entry_costs_and_seekable_removes_it(
 
 
 def test_plan_adds_up_what_the_library_plans(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Answers MS-11."""
     outlook = told(capsys, "plan", config, "--steps", 6)
     plans = list(msd.plan(msd.load_config(config), steps=6))
     for name, source in outlook["sources"].items():
@@ -153,6 +155,7 @@ def test_plan_foresees_where_sources_repeat_and_warns(config: Path, capsys: pyte
 
 
 def test_plan_and_index_warn_of_windows_that_cannot_mix(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Answers WD-3."""
     narrow = "sources.code.shuffle={block_bytes: 16KiB, window: 1}"
     assert any("'code'" in note and "stay neighbours" in note for note in told(capsys, "plan", config, narrow)["notes"])
     facts = {fact["source"]: fact for fact in told(capsys, "index", config, narrow)["sources"]}

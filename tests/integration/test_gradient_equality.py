@@ -106,6 +106,7 @@ def model():
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("packing", ["best_fit", "concat", "none"])
 def test_the_gradient_of_a_packed_step_is_that_of_its_documents_one_by_one(model, packing, run):
+    """Answers HF-13."""
     plan, batches, samples = take_step(config_for(run, packing))
     rows = whole_rows(batches, plan)
     assert any(row["images"] is not None for row in rows)

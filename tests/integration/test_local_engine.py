@@ -198,6 +198,7 @@ def test_stats_tell_what_was_left_out_and_why_a_run_gave_no_step():
 
 
 def test_finite_data_ends_for_every_rank_at_the_same_step():
+    """Answers HF-7, TF-5, LH-5."""
     sources = {"web": {"rows": rows(3, 60, 20), "transforms": [{"kind": "tokens", "field": "ids"}], "max_epochs": 1}}
     settings = config(
         sources=sources,

@@ -55,6 +55,7 @@ CLOCKED = {
 
 @pytest.mark.parametrize("taken", [0, 1, 4, 9])
 def test_a_nested_mixture_with_a_ramp_in_tokens_and_caps_resumes_where_it_stood(taken):
+    """Answers HF-3, LD-1."""
     settings = config(CLOCKED)
     with msd.start(settings) as engine:
         whole = ids(engine, 14)

@@ -142,6 +142,7 @@ def test_VE_1_a_state_from_any_boundary_loses_no_step(taken):
 
 
 def test_HF_19_resume_does_not_replay_what_was_consumed():
+    """Answers LH-1."""
     settings = config({"web": source(rows(4000, 60))})
     with msd.start(settings, runtime="local") as engine:
         client = engine.client(0)

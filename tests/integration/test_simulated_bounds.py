@@ -26,6 +26,7 @@ def most_bytes(engine) -> int:
 
 
 def test_a_rank_that_stops_taking_holds_the_others_after_the_depth_and_is_named():
+    """Answers RY-4."""
     with start(depth=3) as engine:
         stuck, other = engine.client(1), engine.client(0)
         next(stuck)
@@ -67,6 +68,7 @@ def test_a_rank_that_comes_late_gets_every_step_and_little_is_held_for_it(monkey
 
 @pytest.mark.parametrize("constructors", [1, 2])
 def test_what_is_held_does_not_grow_with_the_run(constructors):
+    """Answers HF-9, TD-6."""
     with start(constructors=constructors) as engine:
         clients = [engine.client(rank) for rank in range(2)]
         for _ in range(10):

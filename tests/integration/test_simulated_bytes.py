@@ -158,4 +158,5 @@ class Chaos:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_whatever_happens_every_rank_gets_its_bytes(seed):
+    """Answers TF-4."""
     Chaos(seed).run()

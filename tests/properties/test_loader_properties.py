@@ -82,6 +82,7 @@ def walk(loader, end, step):
 def test_any_owners_of_windows_at_any_speed_give_the_same(
     num_rows, rows_per_block, window_blocks, epochs, num_loaders, buffer_bytes, scheduling
 ):
+    """Answers GR-4."""
     blocks, reader = source(num_rows, rows_per_block)
     make = {"window_blocks": window_blocks, "epochs": epochs}
     alone = loader_of(blocks, reader, **make, buffer_bytes=1 << 22)

@@ -45,6 +45,7 @@ def test_no_source_is_ever_more_than_one_sample_over_its_share(weights, lengths)
 @PROFILE
 @given(st.lists(weight, min_size=2, max_size=40), st.lists(length, min_size=1, max_size=400))
 def test_no_source_is_further_under_its_share_than_was_proved(weights, lengths):
+    """Answers MX-3."""
     _, under = drift(weights, lengths)
     assert under <= sum(1 / k for k in range(1, len(weights)))
 
@@ -67,6 +68,7 @@ def test_integer_weights_sum_to_the_unit_and_keep_zeros(shares):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_short_and_long_samples_at_equal_weights_give_equal_tokens(seed):
+    """Answers TT-2."""
     rng = np.random.default_rng(seed)
     means, drawn, longest = (100, 10_000), [0, 0], 0
     credits = Credits(2)

@@ -38,6 +38,7 @@ def windows_of(order, epochs):
 @settings(max_examples=150)
 @given(blocks=tables(), window=st.integers(1, 16), seed=st.integers(0, 2**40), shuffle=st.booleans())
 def test_each_epoch_gives_every_kept_row_once(blocks, window, seed, shuffle):
+    """Answers WD-5."""
     order = order_of(blocks, window=window, seed=seed, shuffle=shuffle)
     expected = sorted((b, row) for b in range(blocks.num_blocks) for row in blocks.kept_rows(b).tolist())
     for epoch in range(3):
@@ -48,6 +49,7 @@ def test_each_epoch_gives_every_kept_row_once(blocks, window, seed, shuffle):
 @settings(max_examples=100)
 @given(blocks=tables(), window=st.integers(1, 16), owners=st.integers(1, 7), turns=st.randoms(use_true_random=False))
 def test_any_assignment_of_windows_to_owners_gives_the_same_sequence(blocks, window, owners, turns):
+    """Answers RY-9, WD-2."""
     whole = sequence(order_of(blocks, window=window), 0, 2 * blocks.num_rows)
     hosts = [order_of(blocks, window=window) for _ in range(owners)]
     prepared = windows_of(hosts[0], epochs=2)
@@ -61,6 +63,7 @@ def test_any_assignment_of_windows_to_owners_gives_the_same_sequence(blocks, win
 @settings(max_examples=100)
 @given(blocks=tables(), window=st.integers(1, 16), data=st.data())
 def test_entering_anywhere_continues_the_undisturbed_sequence(blocks, window, data):
+    """Answers GR-6, HF-1, RY-8."""
     total = 3 * blocks.num_rows
     start = data.draw(st.integers(0, total))
     whole = sequence(order_of(blocks, window=window), 0, total)

@@ -89,6 +89,7 @@ def survivors(made, epochs=1):
 @PROFILE
 @given(made=sources(), epochs=st.integers(1, 2), chunk=st.integers(1, 40))
 def test_every_surviving_token_is_delivered_exactly_once(packing, multiple, made, epochs, chunk):
+    """Answers LB-9."""
     plans, _ = run(made, finite(made, packing, epochs=epochs, document_multiple=multiple), chunk)
     assert delivered(plans) == survivors(made, epochs)
     assert all(check_plan(plan) == [] for plan in plans)
@@ -128,6 +129,7 @@ def test_repeating_the_tail_delivers_everything_and_leaves_no_sequence_empty(pac
 @PROFILE
 @given(made=sources(), across=st.sampled_from([["bucket"], ["microbatch"], ["bucket", "microbatch"]]))
 def test_layout_never_changes_what_a_step_holds(packing, made, across):
+    """Answers HF-17, LH-4."""
     layouts = [
         (Mesh.of(dp=1), 8), (Mesh.of(dp=8), 1), (Mesh.of(dp=2, cp=2, tp=2), 2), (Mesh.of(pp=2, dp=4), 1),
     ]  # fmt: skip

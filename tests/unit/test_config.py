@@ -425,6 +425,8 @@ def test_a_missing_file_is_refused_with_a_way_to_make_one(tmp_path):
 
 
 def test_a_source_may_be_whatever_python_has_at_hand():
+    """Answers TT-13."""
+
     class Numbers:
         def __iter__(self):
             return iter([{"ids": [1]}])

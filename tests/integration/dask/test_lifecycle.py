@@ -97,6 +97,7 @@ def config(shared: EmbeddedCluster, **changes: Any) -> msd.Config:
 
 
 def test_an_engine_starts_its_processes_and_ends_them_and_may_be_closed_twice():
+    """Answers TF-3."""
     before = descendants(os.getpid())
     threads = set(threading.enumerate())
     engine = msd.start(scenarios.text(runtime={"kind": "dask", "workers": 1}))
@@ -121,6 +122,7 @@ def always_fails(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_what_a_transform_raises_reaches_every_rank_before_any_deadline(shared):
+    """Answers GR-3."""
     sources = {
         "web": {
             "rows": scenarios.token_rows(1, 200, 20),
@@ -224,6 +226,7 @@ def test_an_interrupted_script_ends_its_workers(start, tmp_path):
 
 
 def test_an_unguarded_script_with_a_function_of_its_own_runs_and_says_nothing_else(start, tmp_path):
+    """Answers LA-1."""
     body = """
         with msd.start(config) as engine, engine.client(0) as client:
             print(next(client).step, next(client).step)
@@ -233,6 +236,7 @@ def test_an_unguarded_script_with_a_function_of_its_own_runs_and_says_nothing_el
 
 
 def test_a_script_that_ends_without_closing_ends_its_workers_and_says_nothing(start, tmp_path):
+    """Answers HF-10."""
     body = """
         client = msd.start(config).client(0)
         print(next(client).step)

@@ -84,6 +84,7 @@ def few_files(count: int) -> Iterator[None]:
 
 
 def test_three_hundred_sources_cost_three_processes(tmp_path):
+    """Answers GR-1."""
     with few_files(128):
         costs, _, _ = run_steps(tiny_sources(tmp_path, 300), 10)
     assert max(cost.files for cost in costs.values()) > 128, "more files than the workers began with"

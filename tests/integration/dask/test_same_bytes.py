@@ -34,6 +34,7 @@ def one_bucket_a_rank(graph, context):
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("name", ["text", "image-text"])
 def test_loaders_and_constructors_do_not_change_what_ranks_receive(cluster, name, packing):
+    """Answers RY-2, TD-8."""
     config = scenarios.SCENARIOS[name](packing, mesh={"dp": 2})
     expected = undisturbed(config, STEPS)
     for workers, spread in zip((1, 2, 4), SPREADS, strict=True):

@@ -30,7 +30,7 @@ def config(cluster: EmbeddedCluster, **changes: Any) -> msd.Config:
 
 
 def test_every_rank_may_load_again_and_again_whichever_constructor_serves_it(cluster):
-    """A rank hears of the move from the planner, perhaps before its constructor does."""
+    """A rank hears of the move from the planner, perhaps before its constructor does. Answers EN-8."""
     settings = config(cluster)
     expected = scenarios.undisturbed(settings, 8)
     with msd.start(settings) as engine:

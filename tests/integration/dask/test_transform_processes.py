@@ -67,6 +67,7 @@ def wait_until(is_so, what):
 @pytest.mark.parametrize("where", ["processes", "auto"])
 @pytest.mark.parametrize("name", ["uneven", "image-text"])
 def test_where_transforms_run_does_not_change_what_ranks_receive(cluster, name, where):
+    """Answers DK-5."""
     config = scenarios.SCENARIOS[name]()
     chosen = config.replace(sources={source: {"transform_in": where} for source in config.sources})
     with msd.start(on(chosen, cluster, workers=2)) as engine:

@@ -179,6 +179,7 @@ def position(stateful):
 
 @pytest.mark.parametrize("state", [{"next": 1}, {"msd": '{"next":1}'}], ids=["of a client", "of a loader"])
 def test_a_loaded_state_moves_the_loader(engine, state):
+    """Answers HF-21."""
     loader = DataLoader(engine, rank=0)
     list(loader)
     loader.load_state_dict(state)

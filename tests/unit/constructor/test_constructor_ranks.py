@@ -51,6 +51,7 @@ def test_slices_take_the_same_positions_of_every_field_and_keep_the_rows_boundar
 
 
 def test_labels_over_data_and_context_ranks_sum_to_the_denominator_of_the_loss():
+    """Answers LB-11."""
     batches = all_batches(plan_of(Mesh.of(dp=2, cp=2, tp=2), slice_axis="cp"))
     one_of_each = [batches[rank] for rank in range(0, 8, 2)]
     assert sum(batch.num_valid_tokens for batch in one_of_each) == batches[0].global_num_valid_tokens > 0

@@ -79,6 +79,7 @@ def test_pieces_of_a_cut_part_are_documents_of_their_own():
 
 
 def test_the_tail_of_a_sequence_and_empty_sequences_belong_to_the_document_before():
+    """Answers ML-9."""
     row = row_of(
         Placed(text(0, [1, 2]), 0), Placed(text(1, [3, 4, 5]), 4), length=4, sequences_per_microbatch=3
     )  # fmt: skip

@@ -28,6 +28,7 @@ VECTORS = [
 
 @pytest.mark.parametrize(("method", "starts", "degree", "expected"), VECTORS)
 def test_slices_are_as_written_out(method, starts, degree, expected):
+    """Answers ML-7."""
     held = held_positions(method, np.array(starts, dtype=np.int32), sequence_length=16, degree=degree)
     assert held.tolist() == expected
 

@@ -19,6 +19,7 @@ def flops(**changes):
 
 
 def test_a_plain_layer_costs_24_h2_s_plus_4_h_s2():
+    """Answers LB-3."""
     assert flops() == 24 * 64**2 * 10 + 4 * 64 * 10**2
 
 

@@ -17,6 +17,7 @@ def held(buffer, ordinals):
 
 
 def test_bytes_stay_within_the_bound():
+    """Answers DK-6."""
     buffer = PayloadBuffer(3 * ROW)
     for ordinal in range(10):
         buffer.put(ordinal, row(ordinal))

@@ -54,6 +54,7 @@ def test_a_window_over_the_budget_is_read_in_pieces():
 
 
 def test_nothing_is_read_ahead_beyond_the_limit():
+    """Answers EN-5."""
     rows, order, _ = reading(1 << 20)
     take_all(rows, order, step=4, limit=10)
     assert rows.num_rows_read == 10

@@ -200,6 +200,7 @@ def cut(stored):
     ],
 )
 def test_what_is_no_image_fails_with_a_reason(apply_to, stored, reason):
+    """Answers DA-2."""
     result = apply_to({"jpg": stored, "txt": "x"}, IMAGE, TEXT)
     assert result.outcome is Outcome.FAILED
     assert reason in result.reason

@@ -56,6 +56,7 @@ def excess(cost_MB):
 @pytest.mark.parametrize("cuts", [False, True])
 @pytest.mark.parametrize("per_row", [1, 4])
 def test_a_layout_holds_every_document_once_under_the_cap(across, cuts, per_row):
+    """Answers LB-1."""
     sequences, length_D = packed_step()
     grid = Grid(4, 16 // per_row, per_row, 4096)
     layout = balanced(sequences, length_D * (1 + length_D / 4096), length_D, grid, Balance("lpt", across), cuts=cuts)
@@ -81,6 +82,7 @@ def test_no_way_of_balancing_passes_a_limit(across, per_row, num_stages):
 
 @pytest.mark.parametrize("across", [("bucket",), ("microbatch",), BOTH])
 def test_balancing_lowers_what_it_is_asked_to_lower(across):
+    """Answers LH-3."""
     sequences, length_D = packed_step()
     cost_D = length_D * (1.0 + length_D / 4096)
     grid = Grid(8, 8, 1, 4096)
@@ -115,6 +117,7 @@ def test_a_trade_that_slows_another_slot_by_more_than_it_gains_is_not_made():
 
 
 def test_two_modules_are_placed_so_that_neither_stands_out():
+    """Answers LB-4."""
     sequences, length_D = packed_step()
     rng = np.random.default_rng(3)
     patches_D = np.where(rng.random(len(length_D)) < 0.2, rng.integers(100, 3000, len(length_D)), 0)
@@ -161,6 +164,7 @@ def test_empty_sequences_are_shared_by_the_rows_and_come_last():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_eight_ranks_come_within_two_hundredths_of_the_floor(seed):
+    """Answers TT-4."""
     rng = np.random.default_rng(seed)
     made = {"web": [row(int(n)) for n in np.clip(rng.lognormal(np.log(800), 1.2, 3000), 16, 16384)]}
     cost = LengthCost(24.0 * 4096**2, 2.0 * 4096)
@@ -177,6 +181,7 @@ def test_eight_ranks_come_within_two_hundredths_of_the_floor(seed):
 
 
 def test_images_are_costed_by_patches_and_text_by_tokens():
+    """Answers VB-2."""
     made = {"a": [Row((Part(20, 8),)), row(30)]}
     cost = {"backbone": LengthCost(1.0), "encoder": LengthCost(10.0)}
     chosen = settings_of(made, packing="none", global_batch_size=2, cost=cost)

@@ -78,6 +78,7 @@ def test_a_graph_follows_the_documents_of_its_plans():
     ],
 )
 def test_an_illegal_graph_is_refused_with_the_fix(build, fix):
+    """Answers GR-5."""
     with pytest.raises(ConfigError, match=fix):
         build()
 

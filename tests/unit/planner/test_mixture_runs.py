@@ -92,6 +92,7 @@ def labelled(num_tokens, num_image_tokens):
 
 
 def test_loss_tokens_count_positions_with_a_label():
+    """Answers MX-2, MX-5."""
     made = {"half": [labelled(20, 10)] * 3, "text": [row(10)] * 3}
     plans = plans_of(made, settings_of(made, weights={"half": 1, "text": 1}, unit="loss_tokens"), 20)
     labels = dict.fromkeys(made, 0)
@@ -139,6 +140,7 @@ def test_what_the_end_of_a_source_means_is_the_same_in_every_mode(mode, weights,
 
 
 def test_proportional_sources_end_their_epochs_together():
+    """Answers MX-1."""
     mixture = MixtureConfig(mode="proportional", unit="samples")
     plans = plans_of(SIZES, settings_of(SIZES, packing="none", global_batch_size=13, mixture=mixture), 10)
     assert [sum(samples(plans, name)) for name in SIZES] == [10, 30, 90]

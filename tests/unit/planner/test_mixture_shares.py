@@ -24,6 +24,7 @@ def group(weights, weight=1.0, **settings):
 
 
 def test_proportional_shares_are_sizes_times_weights():
+    """Answers ML-6."""
     assert share(mode="proportional") == {"a": 100 / 2100, "b": 400 / 2100, "c": 1600 / 2100, "d": 0.0}
     assert share({"a": 4.0, "b": 1.0}, mode="proportional") == {"a": 0.5, "b": 0.5, "c": 0.0, "d": 0.0}
 

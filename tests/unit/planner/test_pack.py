@@ -49,6 +49,7 @@ def test_what_waited_is_placed_first_in_the_next_step():
 
 
 def test_best_fit_counts_a_document_at_its_rounded_length():
+    """Answers ML-8, LB-7."""
     packer = packed(op("best_fit", length=12, multiple=4, num=1), [piece(0, 5), piece(1, 5)])
     assert lengths(packer) == [[5]]
     assert [p.length for p in packer.carry] == [5]
@@ -106,6 +107,7 @@ def test_an_unknown_method_is_refused_with_the_ones_there_are():
 
 @pytest.mark.parametrize(("length", "mean"), [(4096, 400), (16384, 800)])
 def test_best_fit_fills_99_percent_of_heavy_tailed_lengths(length, mean):
+    """Answers TT-12."""
     rng = np.random.default_rng(5)
     chosen = op("best_fit", num=64, length=length, lookahead=32)
     carry, fill = (), []
@@ -237,6 +239,7 @@ def test_a_max_age_of_one_step_holds_the_lookahead_to_the_sequences():
 
 @pytest.mark.parametrize("method", ["best_fit", "first_fit_decreasing", "concat"])
 def test_limits_are_kept_where_there_is_still_room_for_tokens(method):
+    """Answers VB-1."""
     chosen = replace(op(method, num=2, length=100, lookahead=1), limits=Limits(patches=10))
     packer = packed(chosen, [photo(0, 9, 6), photo(1, 9, 5), piece(2, 60), photo(3, 9, 4)])
     patches = [sum(p.num_patches for p in sequence) for sequence in packer.sequences]

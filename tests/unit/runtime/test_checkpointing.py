@@ -88,6 +88,7 @@ def test_the_watermark_itself_is_saved_where_the_multiple_is_not_known_any_more(
 
 
 def test_noting_never_waits_for_the_disk(store, monkeypatch):
+    """Answers TD-1."""
     is_free, save = threading.Event(), store.save
     monkeypatch.setattr(store, "save", lambda *arguments, **options: is_free.wait() and save(*arguments, **options))
     writer = writer_of(store)
@@ -296,6 +297,7 @@ def test_a_run_that_lost_its_store_hears_of_it_and_writes_no_more(config):
 
 
 def test_a_run_that_was_killed_is_followed_loudly(config, caplog):
+    """Answers PL-1."""
     hold = StoreHold(config, run="r1", on_lost=lambda error: None)
     hold._is_closed.set()
     hold._thread.join()

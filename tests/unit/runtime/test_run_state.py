@@ -236,6 +236,7 @@ def far_along(names, draw):
 
 @pytest.mark.parametrize("num_sources", [1, 300, 1000])
 def test_a_state_takes_4_kb_and_64_bytes_for_each_source(num_sources):
+    """Answers GR-8."""
     draw = random.Random(num_sources)
     names = [f"{draw.choice(['web', 'code', 'books', 'photos'])}_{n:04d}" for n in range(num_sources)]
     weights = {name: draw.random() for name in names}

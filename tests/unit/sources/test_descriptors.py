@@ -160,6 +160,7 @@ def test_the_limit_can_be_set_and_leaves_room_below_that_of_the_system(monkeypat
 
 
 def test_three_hundred_sources_of_five_files_run_at_ulimit_256(tmp_path):
+    """Answers ML-1."""
     program = """
 import json, os, resource, sys
 import numpy as np

@@ -35,6 +35,7 @@ def opened(monkeypatch):
 
 
 def test_unchanged_files_are_never_opened_again(tmp_path, opened):
+    """Answers TT-5."""
     for name in "abc":
         write(tmp_path / "data" / f"{name}.jsonl")
     first = index_sources({"s": config(tmp_path / "data")}, cache_dir=tmp_path / "cache")["s"]
@@ -126,6 +127,7 @@ def test_the_number_of_workers_changes_nothing(tmp_path):
 
 
 def test_progress_counts_shards_and_bytes_of_all_sources(tmp_path):
+    """Answers EN-6."""
     for name in ("a/1", "a/2", "b/1"):
         write(tmp_path / f"{name}.jsonl")
     sources = {"a": config(tmp_path / "a"), "b": config(tmp_path / "b")}
@@ -177,6 +179,7 @@ def test_the_digest_knows_names_and_cuts_but_not_places(tmp_path):
 
 
 def test_hundreds_of_sources_are_indexed_in_seconds(tmp_path):
+    """Answers ML-3."""
     for number in range(300):
         write(tmp_path / f"{number}" / "a.jsonl", num_rows=5)
     sources = {f"source{number}": config(tmp_path / f"{number}") for number in range(300)}
@@ -190,6 +193,7 @@ def test_hundreds_of_sources_are_indexed_in_seconds(tmp_path):
 
 
 def test_memory_grows_with_blocks_not_with_rows(tmp_path):
+    """Answers MS-9."""
     write(tmp_path / "a.jsonl", num_rows=200_000, text="")
     settings = {"s": config(tmp_path / "a.jsonl", 1 << 20)}
     index_sources({"s": config(tmp_path / "a.jsonl", 1 << 21)})

@@ -69,6 +69,7 @@ def test_what_does_not_exist_is_refused(bucket):
 
 
 def test_a_transient_error_is_tried_again_with_growing_waits():
+    """Answers HF-11."""
     waits, failures = [], [OSError("reset"), TimeoutError("slow"), ConnectionError("gone")]
 
     def action():

@@ -34,6 +34,7 @@ def field(name: str, value: Any) -> tuple[str, Any]:
 
 @pytest.mark.parametrize("name", TEXT)
 def test_a_layout_is_what_was_written_by_hand(name):
+    """Answers HF-15."""
     assert written(layouts.NAMED[name](golden_batch())) == GOLDEN[name]
 
 
