@@ -22,6 +22,7 @@ import math
 import os
 import random
 import re
+import signal
 import statistics
 import sys
 import tempfile
@@ -122,6 +123,7 @@ def run_of(seed: int, shape: Shape, outcome: Outcome) -> dict[str, Any]:
 def main() -> None:
     """Measure, print a table or JSON."""
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # What was started is ended then, too.
     logging.getLogger("msd").setLevel(logging.ERROR)  # Ranks of this process tell of every reconnection.
     report: dict[str, Any] = {"bench": "faults", "machine": describe(), "load": os.getloadavg()[0], "pace_s": PACE_S}
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="mf-") as folder:
@@ -184,7 +186,8 @@ def _soaked(
     return soak
 
 
-def _run(config: Path, shape: Shape, faults: Sequence[Fault], *, steps: int = STEPS, timeout_s: float = 90) -> Outcome:
+def _run(config: Path, shape: Shape, faults: Sequence[Fault], *, steps: int = STEPS, timeout_s: float = 300) -> Outcome:
+    """Return what came of a run. Ranks have a deadline for each step: the time is that of a busy machine."""
     with (
         tempfile.TemporaryDirectory(dir="/tmp", prefix="mf-") as folder,
         faulty(Path(folder), config, settings=shape.settings) as run,
