@@ -40,5 +40,6 @@ clean:
 $(STAMP): pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "msd needs Python 3.11 or newer, found " + sys.version.split()[0] + "; try: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV): silent for some minutes"
 	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e '.[torch,hf,dev]'
 	@touch $@

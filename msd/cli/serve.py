@@ -95,6 +95,8 @@ def serve(
                 output.stdout().print(engine.address, soft_wrap=True, highlight=False, markup=False)
                 if engine.dashboard_link is not None:
                     output.note(f"dashboard: {engine.dashboard_link}")
+                if config.checkpoint is not None:
+                    output.note(f"checkpoint: {config.checkpoint.path}, every {config.checkpoint.every} steps")
             sys.stdout.flush()
             try:
                 while not stopped.wait(CHECK_S):

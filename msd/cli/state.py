@@ -101,7 +101,10 @@ def verify(
     store = open_store(checkpoint, storage_options=storage_options(storage))
     snapshots, entries = store.snapshots(), store.entries()
     if not snapshots and not entries:
-        raise InputError(f"there is no snapshot in {store.path}; give the path of a run's checkpoint")
+        raise InputError(
+            f"there is no snapshot in {store.path}; give the path of a run's checkpoint "
+            "(a relative checkpoint.path lies beside the configuration file)"
+        )
     files = [
         *(_checked(one, step=one.step, problem=one.why_not or _problem(one.state)) for one in snapshots),
         *(_checked(one, step=None, problem=one.why_not) for one in entries),
@@ -112,7 +115,7 @@ def verify(
     else:
         print_files(store.path, files)
         held = "nobody holds it" if lease is None else f"held by run {lease['run']} ({lease['owner_is']})"
-        output.note(f"{held}; {len(snapshots)} snapshots, {len(entries)} journal entries")
+        output.note(f"{held}; snapshots: {len(snapshots)}, journal entries: {len(entries)}")
     return 1 if any(file["problem"] for file in files) else 0
 
 

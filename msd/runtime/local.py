@@ -12,7 +12,7 @@ import time
 import uuid
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -187,6 +187,13 @@ class LocalEngine(TakesEdits):
             found = needed(self._keeper, "restore").state(state) if isinstance(state, str) else state
             progress = progress_of(found, self._identity, force=force)
             self._moved(lambda: self._coordinator.restore(progress))
+
+    def rewind(self, step: int | None = None, *, mesh: Mesh | Mapping[str, int] | None = None) -> int:
+        """Refuse: what can be kept by it is held by loader hosts, and there are none."""
+        raise ConfigError(
+            "rewind: this is the local engine, and rewind is for runs on Dask; start a run on the other mesh and load "
+            "the state there, or move this one to a state by restore()"
+        )
 
     def stats(self) -> dict[str, Any]:
         """Return what the run has done so far."""

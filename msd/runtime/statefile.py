@@ -48,6 +48,11 @@ def find_state(where: str, *, step: int | None = None, storage_options: dict[str
     """
     if is_store(where):
         return _in_store(where, step, storage_options)
+    if not os.path.exists(where):
+        raise InputError(
+            f"state {where!r} is not there, seen from {os.getcwd()}; give a file with a state or a checkpoint's folder "
+            "(a relative checkpoint.path lies beside the configuration file)"
+        )
     if step is not None:
         raise ConfigError(f"--step is for a checkpoint, and {where!r} is a file with one state; leave it out")
     try:

@@ -363,6 +363,8 @@ def test_without_a_checkpoint_save_and_names_are_refused(config):
             engine.save()
         with pytest.raises(ConfigError, match="restore: this run keeps no checkpoint"):
             engine.restore("snapshot-00000001")
+        with pytest.raises(ConfigError, match="rewind is for runs on Dask"):
+            engine.rewind(mesh={"dp": 2})
         with engine.client(0) as client:
             engine.restore(client.state_dict())
 

@@ -133,13 +133,19 @@ def test_show_tells_edits_that_act_that_wait_and_that_were_journalled_since(caps
 
 @pytest.mark.parametrize(
     ("content", "status", "says"),
-    [(None, 2, "cannot be read"), ("{", 1, "is no state: it is not JSON"), ("{}", 1, "the state has no 'kind'")],
+    [(None, 2, "is not there"), ("{", 1, "is no state: it is not JSON"), ("{}", 1, "the state has no 'kind'")],
 )
 def test_what_is_no_state_is_one_line(capsys, tmp_path, content, status, says):
     path = tmp_path / "x.json"
     if content is not None:
         path.write_text(content)
     assert says in failure(capsys, "show", path, status=status)
+
+
+def test_a_checkpoint_that_is_not_there_is_no_file_with_one_state(capsys, tmp_path):
+    said = failure(capsys, "show", tmp_path / "ckpt", "--step", "5", status=2)
+    assert "is not there" in said
+    assert "beside the configuration file" in said
 
 
 def test_diff_against_the_configuration_it_was_saved_under_finds_nothing(capsys, state_file, config):
@@ -181,7 +187,7 @@ def test_verify_finds_every_file_whole_and_who_holds_it(capsys, ckpt):
     assert [file["problem"] for file in told["files"]] == ["", "", ""]
     assert (told["lease"]["run"], told["lease"]["owner_is"]) == ("r9", "alive")
     assert run(["state", "verify", str(ckpt)]) == 0
-    assert "held by run r9 (alive); 2 snapshots, 1 journal entries" in " ".join(capsys.readouterr().err.split())
+    assert "held by run r9 (alive); snapshots: 2, journal entries: 1" in " ".join(capsys.readouterr().err.split())
 
 
 def test_verify_fails_over_a_damaged_file_and_over_a_state_that_is_none(capsys, ckpt):
