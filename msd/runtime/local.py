@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
@@ -21,8 +21,6 @@ from msd.build import build_chains, build_constructor, build_coordinator, build_
 from msd.client import RankClient
 from msd.config import PipelineConfig
 from msd.config.identity import identity
-from msd.constructor.constructor import AssembledBucket
-from msd.constructor.encoder import encoded_by
 from msd.coordinator import deal
 from msd.coordinator.commands import Abandon, Avoid, Command, Examine, Fail, Journal, Planned, Release
 from msd.coordinator.events import Journalled, NotJournalled, RowsExamined
@@ -30,10 +28,10 @@ from msd.core.batch import RankBatch
 from msd.core.journal import Edit
 from msd.core.mesh import Mesh
 from msd.core.plan import StepPlan
-from msd.core.sample import Sample, SampleId, SampleSlab
 from msd.core.state import StateDict, canonical_json
 from msd.errors import ClosedError, ConfigError, EngineError
 from msd.loader.poison.suspects import Suspects
+from msd.runtime.assembly import Assembly
 from msd.runtime.base import check_supported, shown, step_number, too_late
 from msd.runtime.edits import TakesEdits
 from msd.runtime.failures import FailureNotes
@@ -66,13 +64,12 @@ class LocalEngine(TakesEdits):
         self.address = f"local://{next(_numbers)}"
         chains = build_chains(config)
         self.orders = build_orders(config, index_all(config, on_progress=on_index_progress))
-        self._constructor = build_constructor(config)
+        constructor = build_constructor(config)
         self._identity = identity(config, self.orders, chains)
         self._lock = threading.RLock()
         self._is_closed = False
         self._journal_error: EngineError | None = None
         self._record = RunRecord()
-        self._rows: OrderedDict[tuple[int, int], AssembledBucket] = OrderedDict()
         self._unread: list[Examine] = []
         """Left until somebody asks for a step: a run that is moved before has nothing to read where it was."""
         self._suspects = Suspects()
@@ -90,6 +87,7 @@ class LocalEngine(TakesEdits):
             )
             self._loaders = build_loaders(config, self.orders, chains, suspects=self._suspects)
             undo.callback(self._close_loaders)
+            self._assembly = Assembly(constructor, self._loaders)
             self._failures = FailureNotes(config.sources)
             undo.callback(self._failures.close)
             self._perform(self._coordinator.begin())
@@ -135,8 +133,7 @@ class LocalEngine(TakesEdits):
             plan = self._plan(step)
             if plan is None:
                 return None
-            shares = self._constructor.shares(plan, rank, self._fetch(encoded_by(plan, rank)))
-            batch = self._constructor.rank_batch(self._assembled(plan, plan.bucket_of(rank)), plan, rank, shares)
+            batch = self._assembly.batch(plan, rank)
             self._coordinator.generations.asks(rank, session, step + 1)
             return batch
 
@@ -291,7 +288,7 @@ class LocalEngine(TakesEdits):
         commands = move()
         if self._coordinator.generations.generation != before:
             self._record = RunRecord()
-            self._rows.clear()
+            self._assembly.clear()
             self._note_generation()
         self._perform(commands)
 
@@ -381,22 +378,6 @@ class LocalEngine(TakesEdits):
                 self._journal_error = error
                 return NotJournalled(number, error)
         return Journalled(number)
-
-    def _assembled(self, plan: StepPlan, bucket: int) -> AssembledBucket:
-        key = (plan.step, bucket)
-        if key not in self._rows:
-            self._rows[key] = self._constructor.build(plan, bucket, self._fetch(plan.sample_ids(bucket)))
-            # Ranks that share a bucket mostly ask one after another, so two steps' worth is enough to share.
-            while len(self._rows) > 2 * plan.num_buckets:
-                self._rows.popitem(last=False)
-        return self._rows[key]
-
-    def _fetch(self, ids: Iterable[SampleId]) -> Callable[[SampleId], Sample]:
-        wanted: dict[str, list[SampleId]] = {}
-        for sample_id in dict.fromkeys(ids):
-            wanted.setdefault(sample_id.source, []).append(sample_id)
-        slabs: dict[str, SampleSlab] = {name: self._loaders[name].fetch(chosen) for name, chosen in wanted.items()}
-        return lambda sample_id: slabs[sample_id.source].sample(sample_id)
 
     def _check_open(self) -> None:
         if self._is_closed:
