@@ -88,40 +88,43 @@ def _first_alone(features_RF: Float64Array, seconds_R: Float64Array, names: Sequ
 def _ridge(features_RF: Float64Array, seconds_R: Float64Array, names: Sequence[str]) -> LinearModel:
     from sklearn.linear_model import Ridge
 
-    return _by_sklearn(Ridge(alpha=1.0), features_RF, seconds_R, names)
+    return _by_sklearn(Ridge(alpha=1.0, fit_intercept=False), features_RF, seconds_R, names)
 
 
 def _huber(features_RF: Float64Array, seconds_R: Float64Array, names: Sequence[str]) -> LinearModel:
     from sklearn.linear_model import HuberRegressor
 
-    return _by_sklearn(HuberRegressor(max_iter=1000), features_RF, seconds_R, names)
+    return _by_sklearn(HuberRegressor(max_iter=1000, fit_intercept=False), features_RF, seconds_R, names)
 
 
 def _quantile(features_RF: Float64Array, seconds_R: Float64Array, names: Sequence[str]) -> LinearModel:
     from sklearn.linear_model import QuantileRegressor
 
-    return _by_sklearn(QuantileRegressor(quantile=0.5, alpha=0.0), features_RF, seconds_R, names)
+    return _by_sklearn(QuantileRegressor(quantile=0.5, alpha=0.0, fit_intercept=False), features_RF, seconds_R, names)
 
 
 def _by_sklearn(
     estimator: Any, features_RF: Float64Array, seconds_R: Float64Array, names: Sequence[str]
 ) -> LinearModel:
-    """Return what a linear estimator finds, on scaled columns and in units of the mean, by relative weights."""
+    """Return what a linear estimator without an intercept finds in relative errors: rows are divided by their seconds.
+
+    So its own loss, whether squared or not, is one of (predicted - seconds) / seconds, as of the one to beat.
+    """
     import warnings
 
-    scale_F = np.maximum(np.abs(features_RF).max(axis=0), 1e-300)
-    unit = float(seconds_R.mean()) or 1.0
+    columns_RF = np.column_stack([features_RF, np.ones(len(seconds_R))]) / floored(seconds_R)[:, None]
+    scale_F = np.maximum(np.sqrt((columns_RF**2).mean(axis=0)), 1e-300)
     with warnings.catch_warnings():
         # That one of those that are compared does not converge shows in its score.
         warnings.simplefilter("ignore")
-        estimator.fit(features_RF / scale_F, seconds_R / unit, sample_weight=unit / floored(seconds_R))
+        estimator.fit(columns_RF / scale_F, seconds_R / floored(seconds_R))
+    found_F = estimator.coef_ / scale_F
+    # As of the one to beat: on the whole it is to be right, so that sums are compared and not who is calibrated.
+    predicted = float((features_RF @ found_F[:-1] + found_F[-1]).sum())
+    found_F = found_F * (float(seconds_R.sum()) / predicted if predicted > 0 else 1.0)
     low_F, high_F = features_RF.min(axis=0), features_RF.max(axis=0)
     return LinearModel(
-        tuple(names),
-        tuple((estimator.coef_ / scale_F * unit).tolist()),
-        float(estimator.intercept_) * unit,
-        tuple(low_F.tolist()),
-        tuple(high_F.tolist()),
+        tuple(names), tuple(found_F[:-1].tolist()), float(found_F[-1]), tuple(low_F.tolist()), tuple(high_F.tolist())
     )
 
 

@@ -49,7 +49,7 @@ def _size(value: Any) -> tuple[int, int]:
     """Return the bytes of a value and the characters of its texts."""
     match value:
         case str():
-            return len(value), len(value)
+            return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass")), len(value)
         case bytes() | bytearray() | memoryview():
             return len(value), 0
         case np.ndarray():

@@ -85,6 +85,13 @@ def test_the_one_to_beat_is_chosen_where_it_is_best_and_all_are_told():
     assert fitted.scores["bytes"].mape > 2 * fitted.score.mape
 
 
+def test_every_linear_estimator_is_fitted_to_relative_errors_and_right_on_the_whole():
+    scores = fit(*made(noise=0.02), NAMES).scores
+    for name in ("nnls", "ridge", "huber", "quantile"):
+        assert scores[name].mape < 0.03
+        assert scores[name].calibration == pytest.approx(1.0, abs=0.01)
+
+
 def test_trees_are_chosen_where_cost_is_far_from_linear():
     draw = np.random.default_rng(0)
     features = draw.uniform(0, 1, (TREES_ROWS, 2))

@@ -74,6 +74,12 @@ def test_features_are_sizes_and_what_headers_say():
     assert features[3].tolist() == [0, 0, 0, 0]
 
 
+def test_bytes_of_text_are_those_of_its_encoding():
+    features = RowFeatures([]).of([{"text": "abc"}, {"text": "äöü"}, {"text": "文字"}, {"text": "\ud800"}])
+    assert features[:, 0].tolist() == [3, 6, 6, 3]
+    assert features[:, 1].tolist() == [3, 3, 2, 1]
+
+
 def test_a_source_is_profiled_with_what_waits_told_from_what_computes():
     settings = config(
         plain={"rows": rows(200), "transforms": [TOKENS]}, slow={"rows": rows(40), "transforms": [waits, TOKENS]}
