@@ -12,7 +12,7 @@ import numpy as np
 
 from msd.build import build_chain_of, build_orders, index_all
 from msd.config import PipelineConfig
-from msd.core.arrays import Float64Array
+from msd.core.arrays import BoolArray, Float64Array
 from msd.core.order import SourceOrder
 from msd.core.sample import Sample, SampleSlab
 from msd.cost.estimators import Fitted, fit
@@ -132,6 +132,8 @@ class TimedRows:
     """Of a worker, reading included."""
     cpu_R: Float64Array
     """CPU of the transforms alone, one row at a time."""
+    is_good_R: BoolArray
+    """False where a row failed: what it took says nothing of those that do not."""
 
 
 def timed_rows(config: PipelineConfig, source: str, *, seconds: float = 10.0) -> TimedRows:
@@ -145,7 +147,8 @@ def timed_rows(config: PipelineConfig, source: str, *, seconds: float = 10.0) ->
         raise ConfigError(f"there is no source {source!r} to profile; sources are {', '.join(config.sources)}")
     orders = build_orders(config, index_all(config))
     sampled = _sampled(config, orders[source], build_chain_of(config, source), until=time.monotonic() + seconds)
-    return TimedRows(sampled.features_RF, sampled.seconds_R, sampled.timings.cpu_R())
+    is_good_R = np.array([not result.reason for result in sampled.timings.results], dtype=np.bool_)
+    return TimedRows(sampled.features_RF, sampled.seconds_R, sampled.timings.cpu_R(), is_good_R)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
