@@ -98,6 +98,7 @@ class CheckpointConfig(ConfigStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.every < 1 or self.keep < 1:
             raise ConfigError(f"checkpoint needs every >= 1 and keep >= 1, got every={self.every}, keep={self.keep}")
+        check_range("checkpoint.lease_s", self.lease_s, 0.01, 1e9)
         msgspec.structs.force_setattr(self, "path", own_path(self.path, name="checkpoint.path"))
 
 

@@ -24,6 +24,8 @@ from msd.planner.mixture.shares import Shares, shares_of
 
 MOST_STEPS = 10**6
 """Steps that one edit may skip: all of them are drawn at once."""
+MOST_ROWS = 10**4
+"""Rows that one edit may skip of a source that has fewer: each is passed over by itself, epoch after epoch."""
 _MOST_ORDINAL = 2**63 - 1
 
 
@@ -159,12 +161,13 @@ def pending_state(pending: Sequence[Edit]) -> StateDict:
     return {PENDING: edits_to_state(pending)} if pending else {}
 
 
-def check_edit(edit: Edit, totals: Mapping[str, int | None]) -> None:
+def check_edit(edit: Edit, totals: Mapping[str, int | None], rows: Mapping[str, int] | None = None) -> None:
     """Raise `ConfigError` unless an edit can mean something in this run.
 
     Args:
         edit: For whatever step.
         totals: Ordinals in all of each source, None without end.
+        rows: Of an epoch of each source; None where they are not known.
     """
     try:
         edits_from_state(edits_to_state([edit]))
@@ -198,6 +201,17 @@ def check_edit(edit: Edit, totals: Mapping[str, int | None]) -> None:
         total = totals[edit.source]
         if total is not None and edit.first >= total:
             raise ConfigError(f"skip_rows: source {edit.source!r} ends at ordinal {total}, got {edit.first}")
+        if rows is not None:
+            _check_span(edit, total, rows[edit.source])
+
+
+def _check_span(edit: SkipRows, total: int | None, rows: int) -> None:
+    num_skipped = (edit.last if total is None else min(edit.last, total - 1)) - edit.first + 1
+    if num_skipped > max(rows, MOST_ROWS):
+        raise ConfigError(
+            f"skip_rows: {num_skipped} rows are {num_skipped / max(1, rows):.3g} epochs of source {edit.source!r}; "
+            f"skip at most {max(rows, MOST_ROWS)} at once, or suspend the source to draw from it no longer"
+        )
 
 
 def notes_of_edits(edits: Iterable[Edit], before: InForce, ordinals: Mapping[str, int]) -> list[str]:

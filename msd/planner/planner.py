@@ -197,7 +197,8 @@ class Planner:
             return
         if self._error is not None:
             raise self._error
-        check_edit(edit, {terms.name: terms.total_ordinals for terms in self._terms})
+        totals = {terms.name: terms.total_ordinals for terms in self._terms}
+        check_edit(edit, totals, {terms.name: terms.rows_per_epoch for terms in self._terms})
         if self._is_over:
             raise ConfigError(
                 f"the run has ended before step {self._step}: no edit can reach it; load an earlier state"

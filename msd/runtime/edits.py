@@ -39,7 +39,7 @@ class TakesEdits(ABC):
         if first < 0 or last < first:
             raise ConfigError(f"rows are skipped from first 0 or more to last, got first={first}, last={last}")
         return self._edit(
-            SkipRows(at_step=_step(at_step), source=source, first=first, last=last, when=_now()),
+            SkipRows(at_step=_step(at_step), source=_text(source, name="source"), first=first, last=last, when=_now()),
             move_late=at_step is None,
         )
 
@@ -63,7 +63,12 @@ class TakesEdits(ABC):
             at_step: The first step without it.
             reason: For people.
         """
-        edit = Suspend(at_step=_step(at_step), source=source, reason=reason, when=_now())
+        edit = Suspend(
+            at_step=_step(at_step),
+            source=_text(source, name="source"),
+            reason=_text(reason, name="reason"),
+            when=_now(),
+        )
         return self._edit(edit, move_late=at_step is None)
 
     def resume_source(self, source: str, *, at_step: int | None = None) -> int:
@@ -73,7 +78,7 @@ class TakesEdits(ABC):
             source: Its name.
             at_step: The first step with it.
         """
-        edit = Resume(at_step=_step(at_step), source=source, when=_now())
+        edit = Resume(at_step=_step(at_step), source=_text(source, name="source"), when=_now())
         return self._edit(edit, move_late=at_step is None)
 
 
@@ -83,6 +88,13 @@ def _step(at_step: int | None) -> int:
     if step < 0:
         raise ConfigError(f"at_step must be 0 or more, got {step}; steps count from 0")
     return step
+
+
+def _text(value: object, *, name: str) -> str:
+    """Return a text that a file can hold."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be a text, got {str(value)[:40]!r} ({type(value).__name__}); pass one string")
+    return value.encode(errors="backslashreplace").decode()
 
 
 def _now() -> str:

@@ -15,6 +15,7 @@ from msd.core.checks import few
 from msd.core.journal import PENDING, Edit, edits_from_state, with_pending
 from msd.core.state import StateDict, unwrapped
 from msd.errors import ConfigError, InputError, StateError
+from msd.planner.edits import check_edit
 from msd.runtime.checkpointing import journalled
 from msd.runtime.state import Parts, read_state, run_state
 
@@ -127,7 +128,8 @@ def with_edits(parts: Parts, edits: Iterable[Edit]) -> StateDict:
     """Return a state in which edits wait for their step.
 
     Raises:
-        ConfigError: If one is of a source that the state does not know, or of a step that lies behind it.
+        ConfigError: If one is of a source that the state does not know, or of a step that lies behind it, or says what
+            no run would take.
     """
     edits = tuple(edits)
     sources = parts.progress["sources"]
@@ -137,6 +139,7 @@ def with_edits(parts: Parts, edits: Iterable[Edit]) -> StateDict:
             raise ConfigError(f"the state has no source {name!r} (sources: {few(sorted(sources))}); name one of these")
         if edit.at_step < parts.step:
             raise ConfigError(f"step {edit.at_step} lies behind the state, which stands before step {parts.step}")
+        check_edit(edit, dict.fromkeys(sources), {known: entry["rows"] for known, entry in sources.items()})
     return run_state(with_pending(parts.progress, edits), parts.identity)
 
 

@@ -126,6 +126,8 @@ def test_a_strategy_is_default_a_dotted_path_or_callable(strategy):
         ("sources: {a: {path: ~nouser/x.jsonl}}", "sources.a: path '~nouser/x.jsonl': there is no home folder"),
         ("sources: {a: {path: x, on_error: {quarantine: ~nouser/q}}}", "on_error.quarantine '~nouser/q': there is no"),
         ("sources: {a: {path: x, transforms: [{kind: tokenize, tokenizer: ~nouser/t}]}}", "'~nouser/t': there is no"),
+        (PLAIN + "checkpoint: {path: c, lease_s: .nan}", "checkpoint.lease_s must lie in [0.01, "),
+        (PLAIN + "checkpoint: {path: c, lease_s: -1}", "checkpoint.lease_s must lie in [0.01, "),
         (PLAIN + "checkpoint: {path: ~nouser/c}", "checkpoint.path '~nouser/c': there is no home folder"),
         ("sources: {a: {path: x, transforms: 5}}", "sources.a.transforms must be a list, got int"),
         ("sources: {a: {path: x, transforms: {kind: tokens}}}", "sources.a.transforms must be a list, got dict"),

@@ -243,6 +243,7 @@ def test_skip_in_place_of_a_checkpoint_adds_a_snapshot_unless_a_run_lives_there(
         (["--in-place"], "say what to leave out"),
         (["--rows", "web", "--in-place"], "'web' is no range; write SOURCE:FIRST-LAST"),
         (["--rows", "web:5-3", "--in-place"], "is no range"),
+        (["--rows", "web:1-999999999999", "--in-place"], "or suspend the source to draw from it no longer"),
         (["--rows", "books:1-3", "--in-place"], "the state has no source 'books' (sources: web)"),
         (["--step", "3", "--steps", "1", "--in-place"], "--step is for a checkpoint"),
         (["--steps", "1", "--out", "no/such/folder/x"], "cannot be written"),

@@ -203,6 +203,7 @@ def test_feedback_is_not_asked_while_a_ramp_goes_on():
         (Suspend(at_step=0, source="x"), "suspend: there is no source 'x'"),
         (SkipRows(at_step=0, source="a", first=5, last=4), "the last not before the first; got 5 to 4"),
         (SkipRows(at_step=0, source="c", first=10, last=10), "source 'c' ends at ordinal 10, got 10"),
+        (SkipRows(at_step=0, source="a", first=5, last=10**12), "skip at most 10000 at once, or suspend the source"),
         (SkipSteps(at_step=0, count=0), r"count must lie in \[1, 1000000\], got 0"),
         (SetWeights(at_step=0, weights={"code": 1}), "no source 'code' .*by source, without groups"),
         (SetWeights(at_step=0, weights={"a": 0}), "set_weights: all weights are 0"),

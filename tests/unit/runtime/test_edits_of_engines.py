@@ -47,9 +47,13 @@ def test_every_edit_says_what_was_meant_and_when():
         (lambda engine: engine.skip("web", 1.5), "first"),
         (lambda engine: engine.skip_steps(0), "count must be 1 step or more, got 0"),
         (lambda engine: engine.suspend("web", at_step=-1), "at_step must be 0 or more, got -1"),
+        (lambda engine: engine.skip(None, 5), r"source must be a text, got 'None' \(NoneType\)"),
+        (lambda engine: engine.suspend(["web"]), r"source must be a text, got .*\(list\)"),
+        (lambda engine: engine.suspend("web", reason=5), r"reason must be a text, got '5' \(int\)"),
+        (lambda engine: engine.resume_source(0), r"source must be a text, got '0' \(int\)"),
     ],
 )
-def test_numbers_that_mean_nothing_are_refused(ask, said):
+def test_what_means_nothing_is_refused(ask, said):
     engine = Notes()
     with pytest.raises(ConfigError, match=said):
         ask(engine)
