@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
@@ -13,7 +14,10 @@ MOST_THREADS = 96
 
 
 class Threads(Executor):
-    """Threads that are made when they are needed and keep no process from ending; their number can change."""
+    """Threads that are made when they are needed and keep no process from ending; their number can change.
+
+    They end with `shutdown`, or when nobody holds this any more.
+    """
 
     def __init__(self, count: int, name: str) -> None:
         """Start none yet."""
@@ -22,9 +26,10 @@ class Threads(Executor):
         self._lock = threading.Lock()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._num_busy = 0
-        """At work, or about to be: what was submitted and is not done."""
+        self._busy = [0]
+        """How many are at work, or about to be: what was submitted and is not done. A list, since threads hold it."""
         self._is_over = False
+        weakref.finalize(self, _end, self._work, self._threads)
 
     def submit(self, work: Callable[..., _T], /, *args: Any, **named: Any) -> "Future[_T]":
         """Begin work as soon as a thread is idle."""
@@ -41,9 +46,11 @@ class Threads(Executor):
         with self._lock:
             if self._is_over:
                 raise RuntimeError("these threads were told to end")
-            self._num_busy += 1
-            if self._num_busy > len(self._threads) and len(self._threads) < min(self.count, MOST_THREADS):
-                thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
+            self._busy[0] += 1
+            if self._busy[0] > len(self._threads) and len(self._threads) < min(self.count, MOST_THREADS):
+                name = f"{self._name}-{len(self._threads)}"
+                held = (self._work, self._lock, self._busy)
+                thread = threading.Thread(target=_run, args=held, name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
         self._work.put(run)
@@ -52,7 +59,7 @@ class Threads(Executor):
     def try_submit(self, work: Callable[[], object]) -> bool:
         """Begin work if a thread is idle, or can be made; return whether it is."""
         with self._lock:
-            if self._is_over or self._num_busy >= min(self.count, MOST_THREADS):
+            if self._is_over or self._busy[0] >= min(self.count, MOST_THREADS):
                 return False
         self.submit(work)
         return True
@@ -61,17 +68,25 @@ class Threads(Executor):
         """Begin nothing new, and wait for what is under way, at most so long."""
         with self._lock:
             self._is_over, threads = True, list(self._threads)
-        for _ in threads:
-            self._work.put(None)
+        _end(self._work, threads)
         if wait:
             for thread in threads:
                 thread.join(timeout_s)
 
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
-            with self._lock:
-                self._num_busy -= 1
+
+def _run(work: "queue.SimpleQueue[Callable[[], None] | None]", lock: threading.Lock, busy: list[int]) -> None:
+    """Do what is submitted, on a thread that does not hold the pool that it is of."""
+    while (one := work.get()) is not None:
+        one()
+        del one
+        with lock:
+            busy[0] -= 1
+
+
+def _end(work: "queue.SimpleQueue[Callable[[], None] | None]", threads: list[threading.Thread]) -> None:
+    """Have threads end once what was submitted before is done."""
+    for _ in threads:
+        work.put(None)
 
 
 class Permits:

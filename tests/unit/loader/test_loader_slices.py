@@ -1,3 +1,4 @@
+import gc
 import threading
 import time
 
@@ -133,3 +134,13 @@ def test_what_work_raises_is_in_its_future():
         threads.submit(lambda: 1 / 0).result(30)
     assert threads.submit(lambda: 2).result(30) == 2
     threads.shutdown(timeout_s=30)
+
+
+def test_threads_of_a_pool_that_nobody_holds_end():
+    threads = Threads(2, "test-unheld")
+    threads.submit(lambda: None).result(30)
+    (thread,) = [one for one in threading.enumerate() if one.name.startswith("test-unheld")]
+    del threads
+    gc.collect()
+    thread.join(30)
+    assert not thread.is_alive()
