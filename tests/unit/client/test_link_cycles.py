@@ -24,7 +24,7 @@ def hear_of_the_end(call, argument):
         call(argument)
 
 
-def held(others):
+def held(others=()):
     """Threads of the link and files of this process; `others` are threads that were there before."""
     gc.collect()
     new = [thread for thread in threading.enumerate() if thread not in others]
