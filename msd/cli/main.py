@@ -75,6 +75,9 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return outcome if isinstance(outcome, int) else 0
     except (KeyboardInterrupt, typer.Abort):
+        # Where an interrupt met code that Python itself executes (as for each dataclass of an import), Python would end
+        # by a signal whoever caught it, and not with our status: it forgets so when it executes something else.
+        exec("")
         return _end(INTERRUPTED, "interrupted")
     except BrokenPipeError:
         _stop_writing()

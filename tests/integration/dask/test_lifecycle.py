@@ -218,7 +218,7 @@ def test_an_interrupted_script_ends_its_workers(start, tmp_path):
     program = start("interrupted", script(tmp_path, body))
     run, workers = run_of(program), descendants(program.process.pid)
     os.kill(program.process.pid, signal.SIGINT)
-    program.process.wait(15)
+    program.process.wait(60)
     assert all_gone(workers)
     assert sockets_of(run) == []
     assert program.output.rstrip().endswith("KeyboardInterrupt")

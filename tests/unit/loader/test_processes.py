@@ -360,10 +360,14 @@ def test_a_loop_in_python_goes_to_processes_and_compression_never_does():
     found = {}
     for function in (counts, compresses):
         chain = recipe(function).build()
-        measured = Measured(chain, chain, on_chosen=lambda where, name=function.__name__: found.update({name: where}))
-        for _ in range(40):
-            if function.__name__ not in found:
-                measured.apply(numbered([{}] * 32))
+        # While no core is free nothing can be told, and what was measured then stays in the sums: it is begun anew.
+        for _ in range(12 if function is counts else 1):
+            measured = Measured(
+                chain, chain, on_chosen=lambda where, name=function.__name__: found.update({name: where})
+            )
+            for _ in range(40):
+                if name not in found:
+                    measured.apply(numbered([{}] * 32))
     # On a machine without a free core the second may not be known.
     assert found["counts"] == "processes"
     assert found.get("compresses") != "processes"
