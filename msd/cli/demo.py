@@ -1,5 +1,6 @@
 """`msd demo`: several real sources mixed, packed and balanced, from nothing, in under a minute."""
 
+import importlib
 import os
 import shutil
 import tempfile
@@ -85,6 +86,8 @@ def _stream(config: "Config", steps: int) -> dict[str, Any]:
 
     tokens: Counter[str] = Counter(dict.fromkeys(config.sources, 0))
     documents = images = 0
+    # What is imported for it is imported before it is said: an interrupt in the middle of an import may take any form.
+    importlib.import_module("msd.runtime.dask.engine")
     output.note("starting a Dask cluster on this machine")
     with msd.start(config, runtime="dask") as engine, output.progress_bar() as progress:
         task = progress.add_task("streaming", total=steps)

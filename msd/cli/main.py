@@ -79,6 +79,13 @@ def run(arguments: Sequence[str]) -> int:
         # by a signal whoever caught it, and not with our status: it forgets so when it executes something else.
         exec("")
         return _end(INTERRUPTED, "interrupted")
+    except RuntimeError as error:
+        # So an interrupt comes out of the making of a class, up to Python 3.11.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return _end(INTERRUPTED, "interrupted")
+        if debug:
+            raise
+        return _end(*_explained(error, kept))
     except BrokenPipeError:
         _stop_writing()
         return NOBODY_READS

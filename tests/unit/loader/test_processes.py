@@ -366,7 +366,7 @@ def test_a_loop_in_python_goes_to_processes_and_compression_never_does():
                 chain, chain, on_chosen=lambda where, name=function.__name__: found.update({name: where})
             )
             for _ in range(40):
-                if name not in found:
+                if function.__name__ not in found:
                     measured.apply(numbered([{}] * 32))
     # On a machine without a free core the second may not be known.
     assert found["counts"] == "processes"
