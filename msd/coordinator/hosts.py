@@ -1,6 +1,7 @@
 """Which loader hosts there are: those that own windows, and shadows that stand by to take over."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from msd.coordinator.placement import Placement
 from msd.core.allocation import Seating
@@ -66,10 +67,15 @@ class Hosts:
         return was_orphaned
 
     def seat(self, changes: Mapping[str, tuple[int, Seating]]) -> None:
-        """Give sources other loaders, each from an ordinal on."""
+        """Give sources other loaders, each from an ordinal on.
+
+        Seats on hosts that are gone by now are left out: whoever decided had not heard of it yet.
+        """
         self._is_steered = True
         for source, (start, seating) in changes.items():
-            self.placement = self.placement.changed(source, seating, start=start)
+            seats = tuple(seat for seat in seating.seats if seat.host in self.placement.alive)
+            if seats:
+                self.placement = self.placement.changed(source, replace(seating, seats=seats), start=start)
 
     def drain(self, host: str) -> None:
         """Note that a host is to go: what others lose does not come to it."""

@@ -75,6 +75,9 @@ class Autoscaler:
                 await self._look()
             except MsdError as error:
                 _LOG.info("sizes are left as they are for now: %s", error)
+            except Exception:
+                # Whatever is wrong with sizes, the run goes on without: what is delivered never depends on them.
+                _LOG.warning("sizes are left as they are for now", exc_info=True)
 
     def stats(self) -> dict[str, Any]:
         """Return what was decided, the newest last."""

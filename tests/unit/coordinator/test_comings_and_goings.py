@@ -207,3 +207,14 @@ def test_where_loaders_were_sized_once_a_host_that_comes_back_gets_its_share_wit
     placement = run.coordinator.placement
     assert sum(of.count("b") for of in placement.hosts.values()) == 2
     assert {seating.workers for seating in placement.allocation.values()} == {5}
+
+
+def test_a_seat_on_a_host_that_is_gone_by_now_is_left_out():
+    ranks = Ranks(make(hosts=("a", "b"), partitions=1))
+    ranks.happens(HostLost("b"))
+    before = ranks.run.coordinator.placement.hosts["books"]
+    ranks.note(ranks.run.coordinator.seat({
+        "web": Seating((Seat(5, "a", 1), Seat(6, "b", 2))),
+        "books": Seating((Seat(5, "b", 1),)),
+    }))  # fmt: skip
+    assert ranks.run.coordinator.placement.hosts == {"web": ("a",), "books": before}
