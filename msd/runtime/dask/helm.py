@@ -77,8 +77,6 @@ class Helm:
         self.record = RunRecord()
         """Of the present generation, as far as this planner planned it."""
         self.news = News()
-        self.drained: list[str] = []
-        """Hosts of which nothing is needed any more, in the order in which that became so."""
         self.superseded: Superseded | None = None
         """Why this planner has nothing to say any more."""
         self._identity = identity
@@ -226,7 +224,7 @@ class Helm:
                     told = [[source, one.partition, one.workers] for source, of in seats.items() for one in of]
                     crew.hosts[host].tell("seats", {"kind": "seats", "seats": told})
             case Drained(host=host):
-                self.drained.append(host)
+                self.news.add(f"nothing of loader host {host} is needed any more: it may be closed")
             case Journal():
                 self.journalling.put(command)
             case Warn(text=text):
