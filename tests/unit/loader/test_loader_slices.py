@@ -5,7 +5,9 @@ import time
 import pytest
 
 from msd.core.sample import Outcome
+from msd.loader import slices
 from msd.loader.counts import Spent
+from msd.loader.processes.decide import Timing
 from msd.loader.slices import MOST_SLICE_ROWS, Sliced
 from msd.loader.transforms.chain import RowResult
 from msd.loader.workers import Permits, Threads
@@ -64,11 +66,16 @@ def test_no_more_workers_are_at_it_than_are_permitted(most):
     assert chain.most == most
 
 
-def test_cheap_rows_are_not_divided():
+@pytest.mark.parametrize(("row_s", "first_slice"), [(0.0, 64), (1e-3, 16), (10e-3, 2)])
+def test_rows_are_divided_by_what_they_take_and_cheap_ones_not_at_all(monkeypatch, row_s, first_slice):
+    def timed(chain, rows):
+        return chain.apply(rows), Timing(num_rows=len(rows), wall_s=row_s * len(rows), cpu_s=row_s * len(rows))
+
+    monkeypatch.setattr(slices, "timed", timed)
     chain = Chain(row_s=0.0)
     transforms = sliced(chain)
     transforms.apply(ROWS)
-    assert chain.calls == [1, 64]
+    assert chain.calls[:2] == [1, first_slice]
 
 
 def test_what_a_slice_raises_is_raised_and_the_rest_is_not_begun():
