@@ -83,7 +83,9 @@ _LAZY = {
 }
 
 
-def start(config: "Config", *, runtime: str | None = None, scheduler: str | None = None) -> "Engine":
+def start(
+    config: "Config", *, runtime: str | None = None, scheduler: str | None = None, cluster: Any = None
+) -> "Engine":
     """Start a run and return its engine: use it as a context manager.
 
     Args:
@@ -91,6 +93,8 @@ def start(config: "Config", *, runtime: str | None = None, scheduler: str | None
         runtime: `dask` runs on a cluster, `local` in this process; None takes the configuration's `runtime.kind`.
         scheduler: Address of a running Dask scheduler, such as `tcp://host:8786`; None takes `runtime.scheduler`,
             which is null for a cluster of the run's own.
+        cluster: A Dask cluster object instead, such as `LocalCluster()` or one of dask-jobqueue or dask-kubernetes: its
+            scheduler is used, and `scaling` may start and end its workers.
 
     Raises:
         ConfigError: If the configuration cannot be built, or the cluster is not there or does not fit.
@@ -101,13 +105,17 @@ def start(config: "Config", *, runtime: str | None = None, scheduler: str | None
         config = config.replace(runtime={"kind": runtime})
     if scheduler is not None:
         config = config.replace(runtime={"kind": "dask", "scheduler": scheduler})
+    if cluster is not None:
+        if scheduler is not None:
+            raise ConfigError("msd.start takes cluster= or scheduler=, not both; a cluster object knows its scheduler")
+        config = config.replace(runtime={"kind": "dask"})
     if config.runtime.kind == "local":
         from msd.runtime.local import LocalEngine
 
         return LocalEngine(config)
     from msd.runtime.dask.engine import DaskEngine
 
-    return DaskEngine(config)
+    return DaskEngine(config, cluster=cluster)
 
 
 def connect(

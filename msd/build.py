@@ -102,6 +102,7 @@ def place_chains(
     *,
     num_cores: int,
     divided: Callable[[str, AppliesTransforms], AppliesTransforms] | None = None,
+    counted: Callable[[str, AppliesTransforms], AppliesTransforms] | None = None,
 ) -> dict[str, AppliesTransforms]:
     """Return the transforms of every source, to run where its configuration says.
 
@@ -112,6 +113,7 @@ def place_chains(
         precautions: Of this host, against rows that end or hang it.
         num_cores: That this host has for itself.
         divided: Returns the transforms of a source, done by several workers at once; None leaves batches whole.
+        counted: Returns the transforms of a source with what they take counted, for rows that are not divided.
 
     Raises:
         ConfigError: If transforms are to run in processes and cannot be sent there.
@@ -127,6 +129,7 @@ def place_chains(
             num_cores=num_cores,
             hang_s=source.on_error.hang_s,
             divided=None if divided is None else partial(divided, name),
+            counted=None if counted is None else partial(counted, name),
         )
         found[name] = precautions.guarded(chain, recipe, where)
     return found

@@ -1,155 +1,47 @@
 """Who holds which post of a run: processes come and go, posts are held again. No I/O, no clock, no thread.
 
-Posts are the planner, the constructors, and one loader host a loading process. A post that is lost is filled again,
-under a new epoch, by the worker that suits it best; which rows a host prepares is the coordinator's matter.
+A post that is lost is filled again, under a new epoch, by the worker that suits it best; which rows a host prepares is
+the coordinator's matter.
 """
 
-import re
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
 
-Kind: TypeAlias = Literal["planner", "constructor", "host"]
+from msd.coordinator.staff import (
+    OWN_LOADER,
+    PLANNER,
+    AddWorkers,
+    Command,
+    Dismiss,
+    Event,
+    Fill,
+    GiveUp,
+    HostDrained,
+    HostsWanted,
+    KillWorker,
+    Kind,
+    PostAnswered,
+    PostLost,
+    PostSilent,
+    Probe,
+    StartWorker,
+    Vacate,
+    Worker,
+    WorkerAnswered,
+    WorkerCame,
+    WorkerEnded,
+    WorkerLost,
+    in_order,
+    may_load,
+    split,
+)
 
-PLANNER: Kind = "planner"
 MOST_LOSSES = 5
 """So many losses of one name within `BUDGET_S`, and the next ends the run: something takes down whatever is started."""
 BUDGET_S = 60.0
 SLOW_HOST = 3.0
 """A host that is silent this many times the patience is killed: its rows have long been with others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """A process of the cluster."""
-
-    name: str
-    address: str
-    host: str
-    """Of the machine."""
-    incarnation: int = field(default=0, compare=False)
-    """Processes that were lost at this address before."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerCame:
-    """A process is there."""
-
-    worker: Worker
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLost:
-    """A process is gone, or left."""
-
-    address: str
-    how: str
-    """For people: `SIGKILL`, `exit status 1`, ..."""
-    is_counted: bool = True
-    """False: it ended itself for a reason that does not come again, such as a row that is left out from then on."""
-    incarnation: int = 0
-    """Of the process: another one may be at the same address by the time that this is heard."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerAnswered:
-    """A process that was given nothing, because what it held did not answer, answers again."""
-
-    address: str
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerEnded:
-    """A process that was started ended before it was there."""
-
-    name: str
-    how: str
-
-
-@dataclass(frozen=True, slots=True)
-class PostLost:
-    """What held a post is gone though its process is there, or could not be made."""
-
-    post: str
-    epoch: int
-    how: str
-
-
-@dataclass(frozen=True, slots=True)
-class PostSilent:
-    """What holds a post has said nothing for as long as patience lasts."""
-
-    post: str
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class PostAnswered:
-    """What was silent has answered."""
-
-    post: str
-    epoch: int
-
-
-Event: TypeAlias = WorkerCame | WorkerLost | WorkerAnswered | WorkerEnded | PostLost | PostSilent | PostAnswered
-
-
-@dataclass(frozen=True, slots=True)
-class Vacate:
-    """Tell the others that a post is held no longer."""
-
-    post: str
-    kind: Kind
-    epoch: int
-    worker: str
-    """Name of the process."""
-    how: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """Have a worker hold a post."""
-
-    post: str
-    kind: Kind
-    epoch: int
-    """Greater than any under which the post was held before; the planner's is its term."""
-    worker: Worker
-    is_shadow: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StartWorker:
-    """Start a process of our own again."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class KillWorker:
-    """End a process of our own that does not answer."""
-
-    name: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Ask a process that is given nothing until it answers, or is lost."""
-
-    worker: Worker
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """The run cannot go on."""
-
-    why: str
-
-
-Command: TypeAlias = Vacate | Fill | StartWorker | KillWorker | Probe | GiveUp
 
 
 @dataclass(slots=True)
@@ -162,6 +54,7 @@ class _Post:
     """Name of the worker that held it last: it is given the post again if it comes back."""
     vacant_since: float = 0.0
     silent_since: float | None = None
+    stands_by: bool = False
 
 
 class Roster:
@@ -173,6 +66,7 @@ class Roster:
         num_hosts: int,
         num_shadows: int,
         own: Iterable[str] = (),
+        ends_others: bool = False,
         silence_s: float,
         deadline_s: float,
     ) -> None:
@@ -182,12 +76,18 @@ class Roster:
             num_hosts: Loader hosts wanted.
             num_shadows: Standing by, besides.
             own: Names of the processes that are ours to start and to kill.
+            ends_others: Whether processes that are not ours end, too, when they are dismissed.
             silence_s: After this a post is taken for silent; a vacant one waits so long for a worker of its kind.
             deadline_s: A planner or constructor that has no worker for so long ends the run.
         """
         self._num_hosts = num_hosts
         self._num_shadows = num_shadows
-        self._own = frozenset(own)
+        self._own = set(own)
+        self._starts_own = bool(self._own)
+        self._num_named = sum(map(may_load, self._own))
+        self._ends_others = ends_others
+        self._ending: set[tuple[str, int]] = set()
+        """Address and incarnation of processes that were dismissed: that they go is no loss."""
         self._silence_s = silence_s
         self._deadline_s = deadline_s
         self._workers: dict[str, Worker] = {}
@@ -212,6 +112,7 @@ class Roster:
         found = in_order(workers)
         self._workers = {worker.address: worker for worker in found}
         self._frozen.clear()
+        self._ending.clear()
         self._hosts.clear()
         control, planner, loading = split(found)
         self._fixed = [_Post(PLANNER, PLANNER), *(_Post(name, "constructor") for name in constructors)]
@@ -250,6 +151,20 @@ class Roster:
             home = control[number * len(control) // len(constructors)].name
             self._fixed.append(_Post(name, "constructor", home=home, vacant_since=now_s))
         return self._refill(now_s)
+
+    @property
+    def num_hosts(self) -> int:
+        """Loader hosts that are wanted, besides those that stand by."""
+        return self._num_hosts
+
+    @property
+    def num_idle(self) -> int:
+        """Processes that may load and were given nothing."""
+        return sum(not self._load_of(worker) for worker in self._loading())
+
+    def stands_by(self, post: str) -> bool:
+        """Return whether a loader host holds nothing until another one is lost."""
+        return post in self._hosts and self._hosts[post].stands_by
 
     def worker(self, address: str) -> Worker | None:
         """Return the worker at an address."""
@@ -295,6 +210,11 @@ class Roster:
                     post.silent_since = None
                     self._frozen.discard(post.worker.address)
                 return []
+            case HostsWanted(count=count):
+                return self._want(count)
+            case HostDrained(post=name, epoch=epoch):
+                post = self._held(name, epoch)
+                return [] if post is None else self._dismiss(post)
 
     def _come(self, worker: Worker, now_s: float) -> list[Command]:
         """Take that a process is there; of one that was there before it is the end, if nobody said so."""
@@ -314,12 +234,44 @@ class Roster:
             return []
         del self._workers[lost.address]
         self._frozen.discard(lost.address)
+        if (lost.address, lost.incarnation) in self._ending:
+            self._ending.discard((lost.address, lost.incarnation))
+            return []
         how = self._killed.pop(worker.name, lost.how)
         held = [post for post in (*self._fixed, *self._hosts.values()) if post.worker == worker]
         if not held and lost.is_counted:
             self._count(worker.name, how, now_s)
         commands: list[Command] = [self._vacate(post, how, now_s, is_counted=lost.is_counted) for post in held]
         return [*commands, StartWorker(worker.name)] if worker.name in self._own else commands
+
+    def _want(self, count: int) -> list[Command]:
+        """Return what to start for another number of hosts: those that are there already are taken first."""
+        self._num_hosts = max(self._num_hosts, count)
+        wanted = self._num_hosts + self._num_shadows
+        if not self._starts_own:
+            loading = self._loading()
+            others = len(self._workers) - len(loading)
+            return [AddWorkers(others + wanted)] if wanted > len(loading) else []
+        there = [name for name in self._own if may_load(name)]
+        # Under names that were never used: of those before, word may still come.
+        first = self._num_named
+        new = [f"{OWN_LOADER}{number}" for number in range(first, first + wanted - len(there))]
+        self._num_named += len(new)
+        self._own.update(new)
+        return [StartWorker(name) for name in new]
+
+    def _dismiss(self, post: _Post) -> list[Command]:
+        """Do without a host; the last one stays."""
+        assert post.worker is not None
+        if len(self._hosts) == 1:
+            return []
+        self._num_hosts = max(1, self._num_hosts - 1)
+        del self._hosts[post.name]
+        if post.worker.name in self._own or self._ends_others:
+            self._own.discard(post.worker.name)
+            self._frozen.add(post.worker.address)
+            self._ending.add((post.worker.address, post.worker.incarnation))
+        return [Dismiss(post.name, post.worker)]
 
     def _silent(self, post: _Post, now_s: float) -> list[Command]:
         assert post.worker is not None
@@ -356,7 +308,7 @@ class Roster:
         for worker in self._sorted():
             if self._num_live_hosts() >= self._num_hosts + self._num_shadows:
                 break
-            if _loads(worker) and worker.address not in self._frozen and not self._load_of(worker):
+            if may_load(worker.name) and worker.address not in self._frozen and not self._load_of(worker):
                 commands.append(self._host_at(worker))
         if self._hosts:
             commands += [fill for post in self._fixed if post.kind == PLANNER for fill in self._taken(post, now_s)]
@@ -392,8 +344,13 @@ class Roster:
         return 10 * self._silence_s if post.home in self._own else self._silence_s
 
     def _host_at(self, worker: Worker) -> Fill:
-        is_shadow = self._num_live_hosts() >= self._num_hosts
-        post = self._hosts[worker.name] = _Post(worker.name, "host")
+        hosts = self._hosts.values()
+        active = [post for post in hosts if not post.stands_by]
+        num_silent = sum(post.silent_since is not None for post in active)
+        num_shadows = sum(post.stands_by and post.silent_since is None for post in hosts)
+        # A shadow that answers is as good as an active one that does not.
+        is_shadow = len(active) - num_silent + min(num_silent, num_shadows) >= self._num_hosts
+        post = self._hosts[worker.name] = _Post(worker.name, "host", stands_by=is_shadow)
         return self._fill(post, worker, is_shadow=is_shadow)
 
     def _fill(self, post: _Post, worker: Worker, *, is_shadow: bool = False) -> Fill:
@@ -409,6 +366,9 @@ class Roster:
         post.worker, post.silent_since, post.vacant_since = None, None, now_s
         if post.kind == "host":
             del self._hosts[post.name]
+            heir = next((one for one in self._hosts.values() if one.stands_by), None)
+            if not post.stands_by and heir is not None:
+                heir.stands_by = False
         return told
 
     def _held(self, name: str, epoch: int) -> _Post | None:
@@ -425,32 +385,13 @@ class Roster:
     def _sorted(self) -> list[Worker]:
         return in_order(self._workers.values())
 
+    def _loading(self) -> list[Worker]:
+        """Return the workers that may be given a loader host."""
+        may_load = split(self._sorted())[2] if self._workers else []
+        return [worker for worker in may_load if worker.address not in self._frozen]
+
     def _load_of(self, worker: Worker) -> int:
         return sum(post.worker == worker for post in (*self._fixed, *self._hosts.values()))
 
     def _num_live_hosts(self) -> int:
         return sum(post.silent_since is None for post in self._hosts.values())
-
-
-def in_order(workers: Iterable[Worker]) -> list[Worker]:
-    """Return workers by name, `msd-control-2` before `msd-control-10`."""
-    return sorted(workers, key=lambda worker: _numbered(worker.name))
-
-
-def split(found: Sequence[Worker]) -> tuple[list[Worker], Worker, list[Worker]]:
-    """Return who constructs, who plans, and who may load.
-
-    Workers that are named `msd-control*` construct and `msd-planner*` plan; on a cluster where none is, the first
-    worker does both and the others load.
-    """
-    control = [worker for worker in found if worker.name.startswith("msd-control")] or list(found[:1])
-    planner = next((worker for worker in found if worker.name.startswith("msd-planner")), control[0])
-    return control, planner, [worker for worker in found if worker not in control and _loads(worker)]
-
-
-def _loads(worker: Worker) -> bool:
-    return not worker.name.startswith(("msd-control", "msd-planner"))
-
-
-def _numbered(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -69,6 +69,20 @@ class Sliced:
         return MOST_SLICE_ROWS if self._row_s <= 0 else max(1, min(MOST_SLICE_ROWS, int(SLICE_S / self._row_s)))
 
 
+class Counted:
+    """Transforms of one source in the thread that calls; what they take is counted as that of workers."""
+
+    def __init__(self, chain: AppliesTransforms, spent: Spent) -> None:
+        """Use `chain` from any number of threads, and tell `spent`."""
+        self._chain, self._spent = chain, spent
+
+    def apply(self, rows: Rows) -> list[RowResult]:
+        """Return what each (ordinal, row) gives; see `TransformChain.apply`."""
+        results, timing = timed(self._chain, rows)
+        self._spent.add(len(rows), timing.cpu_s + timing.blocked_s, timing.cpu_s)
+        return results
+
+
 class _Batch:
     """One batch while it is divided."""
 

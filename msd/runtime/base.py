@@ -123,11 +123,11 @@ def too_late(step: int, deadline_s: float) -> DeadlineError:
 
 def check_supported(config: PipelineConfig) -> None:
     """Raise `ConfigError` for what a configuration may ask for and this release does not have."""
-    scaling = config.scaling
-    if scaling is not None and {scaling.min_hosts, scaling.max_hosts} - {None, config.runtime.workers}:
+    scaling, workers = config.scaling, config.runtime.workers
+    if scaling is not None and not (scaling.min_hosts or 1) <= workers <= (scaling.max_hosts or workers):
         raise ConfigError(
-            "scaling.min_hosts and scaling.max_hosts: this release moves workers between sources and starts or ends no "
-            f"hosts; leave them out, and set runtime.workers (now {config.runtime.workers}) to the hosts that you want"
+            f"runtime.workers {workers} must lie between scaling.min_hosts {scaling.min_hosts} and scaling.max_hosts "
+            f"{scaling.max_hosts}: it is what the run begins with"
         )
     if config.mixture.feedback is not None:
         raise ConfigError(

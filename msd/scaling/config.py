@@ -21,7 +21,8 @@ class ScalingConfig(ConfigStruct, frozen=True, kw_only=True):
     min_hosts: int | None = None
     """Loader hosts that stay; null is `runtime.workers`."""
     max_hosts: int | None = None
-    """Loader hosts at most; null is `runtime.workers`: then only workers are moved between sources."""
+    """Loader hosts at most; null is `runtime.workers`: then only workers are moved between sources. More are started
+    where the run can: on a cluster of its own, and on a Dask cluster that is given to `msd.start(cluster=)`."""
     interval_s: float = 2.0
     """Between two looks. Shorter reacts sooner and to more noise."""
     up_after: int = 2
@@ -47,6 +48,14 @@ class ScalingConfig(ConfigStruct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"scaling.min_hosts {self.min_hosts} lies above scaling.max_hosts {self.max_hosts}; swap them"
             )
+
+    def within(self, workers: int) -> "ScalingConfig":
+        """Return the same with numbers of hosts where none are given, for a run that begins with so many."""
+        return msgspec.structs.replace(
+            self,
+            min_hosts=min(workers, self.max_hosts or workers) if self.min_hosts is None else self.min_hosts,
+            max_hosts=max(workers, self.min_hosts or workers) if self.max_hosts is None else self.max_hosts,
+        )
 
 
 _RANGES: dict[str, tuple[float, float]] = {

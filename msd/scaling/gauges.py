@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from msd.core.allocation import Allocation
-from msd.core.demand import HostBudget, RowCost, SourceDemand
+from msd.core.demand import RowCost, SourceDemand
 from msd.scaling.reading import HostReading, Reading, SourceReading
 
 SMOOTHING = 0.3
@@ -45,8 +45,9 @@ class Counters:
     now_s: float
     sources: Mapping[str, SourceCounters]
     seats: Allocation
-    hosts: Mapping[str, int]
-    """Loader hosts that do not stand by, and the memory that each holds."""
+    hosts: Mapping[str, HostReading]
+    """Loader hosts that do not stand by, also those that are on their way."""
+    can_add_hosts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,6 @@ class Gauges:
     def __init__(
         self,
         profiled: Mapping[str, SourceDemand],
-        budgets: Callable[[str], HostBudget],
         *,
         most_loaders: Mapping[str, int],
     ) -> None:
@@ -69,11 +69,9 @@ class Gauges:
 
         Args:
             profiled: What sources cost, as far as they were profiled: holds until enough rows were measured.
-            budgets: Returns the bounds of a host.
             most_loaders: By source, loaders that find work.
         """
         self._profiled = profiled
-        self._budgets = budgets
         self._most_loaders = most_loaders
         self._last: Counters | None = None
         self._costs: dict[str, _Cost] = {}
@@ -116,13 +114,12 @@ class Gauges:
                 occupancy=min(1.0, one.ready / one.wanted) if one.wanted else 1.0,
                 starved_s=starved[name],
             )
-        hosts = {name: HostReading(budget=self._budgets(name), memory_bytes=held) for name, held in now.hosts.items()}
         return Reading(
             now_s=now.now_s,
             rate=total / elapsed_s / (1.0 - waited),
             sources=sources,
-            hosts=hosts,
-            can_add_hosts=False,
+            hosts=now.hosts,
+            can_add_hosts=now.can_add_hosts,
         )
 
     def _cost(self, name: str, now: SourceCounters, last: SourceCounters) -> _Cost | None:

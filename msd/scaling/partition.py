@@ -8,14 +8,22 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from msd.core.allocation import Allocation, Seat, Seating
+from msd.core.arrays import Int64Array
 from msd.core.demand import HostBudget, SourceDemand
 from msd.errors import ConfigError
+from msd.scaling.improve import Division, spread_workers
 from msd.scaling.need import EPSILON, Need, memory_of, needs_of, rate_of
 from msd.scaling.place import Part, Placed, place
 
+WORTH_SPREADING = 1.02
+"""Times the rate from which on loaders of every source on every host are taken for it."""
+CLOSE = 1e-4
+"""Part of a rate within which the search for the highest one ends."""
 _HALVINGS = 50
-"""Of the search for the highest rate: enough for every digit that is printed."""
+"""Of that search at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,15 +109,24 @@ def partition_sources(
             shortfalls = _shortfalls(demands, hosts, rate=rate, headroom=headroom, placed=placed)
             placed = None
     if found is None or placed is None:
-        found, placed = _highest(demands, hosts, headroom=headroom, below=rate)
+        # The same for every rate that is too high at first: more is never given for less.
+        found, placed = _highest(demands, hosts, headroom=headroom)
+        division = _improved(demands, hosts, _workers(placed.parts, demands, hosts))
+        if division.rate / headroom > found:
+            found, placed = division.rate / headroom, None
+        if rate is not None and found >= rate:
+            found, shortfalls = rate, ()
+        parts = _parts(division, demands, hosts, rate=found, headroom=headroom) if placed is None else placed.parts
+    else:
+        parts = placed.parts
     return Sizing(
         rate=found,
         asked_rate=rate,
         headroom=headroom,
-        allocation=allocation_of(placed.parts, demands),
+        allocation=allocation_of(parts, demands),
         needs={need.source: need for need in needs_of(demands, rate=found, headroom=headroom)},
-        parts=placed.parts,
-        hosts=tuple(_use(room.budget, placed) for room in placed.rooms),
+        parts=parts,
+        hosts=tuple(_use(budget, parts) for budget in hosts),
         shortfalls=shortfalls,
     )
 
@@ -127,27 +144,29 @@ def sustained(allocation: Allocation, demands: Sequence[SourceDemand], hosts: Se
     """Return the samples/s over all sources that an allocation sustains: the source or host that limits first says so.
 
     A source gives no more than its workers prepare; its loaders get rows in proportion to their workers; a host gives
-    no more than its cores.
+    no more than its cores, and keeps no more workers busy than it may have.
     """
     by_name = {demand.source: demand for demand in demands}
     rates = [math.inf]
     cpus_per_rate = dict.fromkeys((budget.host for budget in hosts), 0.0)
+    busy_per_rate = dict(cpus_per_rate)
     for source, seating in allocation.items():
         demand, workers = by_name[source], seating.workers
         if workers is not None:
             rates.append(rate_of(demand, workers))
-        per_rate = demand.share * demand.rows_per_sample * (demand.cost.cpu_s + demand.cost.transfer_s)
+        rows = demand.share * demand.rows_per_sample
         for turn in seating.turns:
-            cpus_per_rate[seating.seats[turn].host] += per_rate / len(seating.turns)
+            host, part = seating.seats[turn].host, rows / len(seating.turns)
+            cpus_per_rate[host] += part * (demand.cost.cpu_s + demand.cost.transfer_s)
+            busy_per_rate[host] += part * demand.cost.prepare_s
     rates += [budget.cpus / used for budget in hosts if (used := cpus_per_rate[budget.host]) > 0]
+    rates += [budget.most_workers / busy for budget in hosts if (busy := busy_per_rate[budget.host]) > 0]
     return min(rates)
 
 
-def _highest(
-    demands: Sequence[SourceDemand], hosts: Sequence[HostBudget], *, headroom: float, below: float | None
-) -> tuple[float, Placed]:
-    """Return the highest rate that fits, and how; below one that does not, if that is known."""
-    low, high = 0.0, below or _bound(demands, hosts, headroom)
+def _highest(demands: Sequence[SourceDemand], hosts: Sequence[HostBudget], *, headroom: float) -> tuple[float, Placed]:
+    """Return the highest rate at which every source finds room as a whole or in pieces, and how."""
+    low, high = 0.0, _bound(demands, hosts, headroom)
     best = place(needs_of(demands, rate=low, headroom=headroom), hosts)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -156,7 +175,7 @@ def _highest(
             high = middle
         else:
             low, best = middle, placed
-        if high - low <= 1e-6 * high:
+        if high - low <= CLOSE * high:
             break
     return low, best
 
@@ -200,8 +219,45 @@ def _said(short: Shortfall) -> str:
     return f"{short.what}: {short.needed:.2f} needed, {short.available:.2f} there"
 
 
-def _use(budget: HostBudget, placed: Placed) -> HostUse:
-    parts = [part for part in placed.parts if part.host == budget.host]
+def _improved(demands: Sequence[SourceDemand], hosts: Sequence[HostBudget], workers_SH: Int64Array) -> Division:
+    """Return the best of what can be made of a division, and of one in which every host has a part of every source."""
+    division = Division(demands, hosts, workers_SH)
+    spread = Division(demands, hosts, spread_workers(demands, hosts))
+    for one in (division, spread):
+        if one.is_allowed:
+            one.improve()
+    # Many loaders hold many files: only for what shows.
+    return spread if spread.is_allowed and spread.rate > WORTH_SPREADING * division.rate else division
+
+
+def _workers(parts: Sequence[Part], demands: Sequence[SourceDemand], hosts: Sequence[HostBudget]) -> Int64Array:
+    """Return the workers of each source on each host."""
+    source_at = {demand.source: number for number, demand in enumerate(demands)}
+    host_at = {budget.host: number for number, budget in enumerate(hosts)}
+    workers_SH = np.zeros((len(demands), len(hosts)), dtype=np.int64)
+    for part in parts:
+        workers_SH[source_at[part.source], host_at[part.host]] += part.workers
+    return workers_SH
+
+
+def _parts(
+    division: Division, demands: Sequence[SourceDemand], hosts: Sequence[HostBudget], *, rate: float, headroom: float
+) -> tuple[Part, ...]:
+    """Return what is where, at a rate."""
+    needs = needs_of(demands, rate=rate, headroom=headroom)
+    parts = []
+    for number in sorted(range(len(needs)), key=lambda number: (-needs[number].cpus, needs[number].source)):
+        need, workers_H = needs[number], division.workers_SH[number].tolist()
+        for budget, workers in zip(hosts, workers_H, strict=True):
+            if workers:
+                share = workers / sum(workers_H)
+                memory = memory_of(need.demand, workers)
+                parts.append(Part(need.source, budget.host, workers, need.workers * share, need.cpus * share, memory))
+    return tuple(parts)
+
+
+def _use(budget: HostBudget, of_all: Sequence[Part]) -> HostUse:
+    parts = [part for part in of_all if part.host == budget.host]
     return HostUse(
         budget=budget,
         cpus=sum(part.cpus for part in parts),

@@ -66,7 +66,7 @@ class Apart:
         """
         result = None
         if self._recipe is not None:
-            (result,) = self._process.apply(self._chain.source, self._recipe, [row], hang_s=self._hang_s)
+            (result,), _ = self._process.apply(self._chain.source, self._recipe, [row], hang_s=self._hang_s)
         if result is None:
             # What cannot be sent is run here after all. If it ends this host as well, the note says that it was it.
             with self._notes.hold(self._chain.source, [row[0]], is_alone=True) as slot:

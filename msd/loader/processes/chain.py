@@ -6,8 +6,8 @@ from typing import Literal
 
 from msd.core.sample import RawSample
 from msd.errors import ConfigError
-from msd.loader.processes.decide import Where
-from msd.loader.processes.measure import Measured
+from msd.loader.processes.decide import Timing, Where
+from msd.loader.processes.measure import Measured, Timed, timed_work
 from msd.loader.processes.pool import NO_LIMIT_S, TransformProcesses
 from msd.loader.processes.recipe import ChainRecipe
 from msd.loader.transforms.chain import AppliesTransforms, RowResult
@@ -48,11 +48,19 @@ class InProcesses:
 
     def apply(self, rows: Sequence[tuple[int, RawSample | BadRow]]) -> list[RowResult]:
         """Return what each (ordinal, row) gives; see `TransformChain.apply` and `TransformProcesses.apply`."""
+        return self.apply_timed(rows)[0]
+
+    def apply_timed(self, rows: Sequence[tuple[int, RawSample | BadRow]]) -> Timed:
+        """Return the same, and what it took: there and, to carry rows across, here. That one waits here is left out."""
         if not rows:
-            return []
-        given = self._processes.apply(self._source, self._recipe, rows, hang_s=self._hang_s, most=self._most)
+            return [], Timing()
+        (results, there), here = timed_work(lambda: self._given(rows))
+        return results, there + Timing(wall_s=here.cpu_s, cpu_s=here.cpu_s)
+
+    def _given(self, rows: Sequence[tuple[int, RawSample | BadRow]]) -> Timed:
+        given, timing = self._processes.apply(self._source, self._recipe, rows, hang_s=self._hang_s, most=self._most)
         own = iter(self._chain.apply([row for row, result in zip(rows, given, strict=True) if result is None]))
-        return [next(own) if result is None else result for result in given]
+        return [next(own) if result is None else result for result in given], timing
 
 
 def placed(
@@ -64,6 +72,7 @@ def placed(
     num_cores: int,
     hang_s: float = NO_LIMIT_S,
     divided: Callable[[AppliesTransforms], AppliesTransforms] | None = None,
+    counted: Callable[[AppliesTransforms], AppliesTransforms] | None = None,
 ) -> AppliesTransforms:
     """Return the transforms of a source, to run where its configuration says.
 
@@ -75,6 +84,7 @@ def placed(
         num_cores: That this host has for itself; with one, processes are never worth it.
         hang_s: A row that takes longer ends the process that it is in.
         divided: Returns the same transforms, done by several workers at once; None leaves batches whole.
+        counted: Returns the same transforms, in the thread that calls, with what they take counted as that of workers.
 
     Raises:
         ConfigError: If the transforms are to run in processes and cannot be sent there.
@@ -98,4 +108,4 @@ def placed(
     def tell(where: Where) -> None:
         _log.info("source %r is transformed in %s", recipe.source, where)
 
-    return Measured(chain, in_processes, in_threads, on_chosen=tell)
+    return Measured(chain if counted is None else counted(chain), in_processes, in_threads, on_chosen=tell)

@@ -24,6 +24,7 @@ from msd.errors import MsdError, told
 from msd.loader.poison.slots import MOST_ROWS, Slots
 from msd.loader.processes.codec import Writer, plain_results, read
 from msd.loader.processes.frames import ASKED, DONE, ENDED, FAILED, RAISED, SHORT, Frame, receive, send
+from msd.loader.processes.measure import timed_work
 from msd.loader.transforms.chain import RowResult, TransformChain
 
 _PR_SET_PDEATHSIG = 1
@@ -108,7 +109,9 @@ def _serve(connection: socket.socket, slots: Slots) -> None:
 def _answer(chains: dict[str, TransformChain], asked: Frame, slots: Slots) -> Frame:
     writer = Writer()
     try:
-        return Frame(writer.text([DONE, plain_results(_transformed(chains, asked, slots))]), writer.arrays)
+        results, timing = timed_work(lambda: _transformed(chains, asked, slots))
+        took = [timing.wall_s, timing.cpu_s, timing.queued_s]
+        return Frame(writer.text([DONE, plain_results(results), took]), writer.arrays)
     except MsdError as error:
         # A class of the user's own is known to the host by the one that it derives from.
         kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == msd.errors.__name__)

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from msd.core.sample import RawSample
 from msd.loader.processes.decide import Timing, Where, is_measured, shows_in, where_to_transform
@@ -92,12 +92,23 @@ class Measured:
         return results + others
 
 
+@runtime_checkable
+class AppliesTimed(Protocol):
+    """Transforms that are not done in the thread that calls, and know what they took where they are."""
+
+    def apply_timed(self, rows: Rows) -> Timed:
+        """Return what rows give, and what that took."""
+        ...
+
+
 def timed(chain: AppliesTransforms, rows: Rows) -> Timed:
-    """Return what rows give, and what that took in the thread that calls."""
-    return timed_work(lambda: chain.apply(rows), len(rows))
+    """Return what rows give, and what that took where it was done."""
+    return (
+        chain.apply_timed(rows) if isinstance(chain, AppliesTimed) else timed_work(lambda: chain.apply(rows), len(rows))
+    )
 
 
-def timed_work(work: Callable[[], _T], num_rows: int) -> tuple[_T, Timing]:
+def timed_work(work: Callable[[], _T], num_rows: int = 0) -> tuple[_T, Timing]:
     """Return what work gives, and what it took in the thread that calls."""
     wall_s, cpu_s, queued_s = time.perf_counter(), time.thread_time(), _queued_s()
     result = work()

@@ -11,6 +11,7 @@ from msd.errors import ClosedError, EngineError
 from msd.loader.poison.slots import to_blame
 from msd.loader.poison.suspects import RowsLost
 from msd.loader.processes.codec import read, results_from, rows_frame
+from msd.loader.processes.decide import Timing
 from msd.loader.processes.frames import FAILED, RAISED, SHORT
 from msd.loader.processes.root import Gone, Process, Root
 from msd.loader.transforms.chain import RowResult
@@ -49,8 +50,8 @@ class TransformProcesses:
         *,
         hang_s: float = NO_LIMIT_S,
         most: int | None = None,
-    ) -> list[RowResult | None]:
-        """Return what each (ordinal, row) gives, None for a row that no process can be given.
+    ) -> tuple[list[RowResult | None], Timing]:
+        """Return what each (ordinal, row) gives, None for a row that no process can be given; and what they took there.
 
         The rows are divided among the processes that are idle; one is waited for if none is.
 
@@ -87,9 +88,12 @@ class TransformProcesses:
         if lost:
             raise RowsLost([ordinal for one in lost for ordinal in one.ordinals], lost[0].how)
         results: list[RowResult | None] = []
+        timing = Timing()
         for share, indices, answer in zip(shares, sent, answers, strict=True):
             results += _results(answer, source, share, indices)
-        return results
+            wall_s, cpu_s, queued_s = answer[2]
+            timing += Timing(num_rows=len(share), wall_s=wall_s, cpu_s=cpu_s, queued_s=queued_s)
+        return results, timing
 
     def close(self) -> None:
         """End all processes, whatever they are at. Closing twice is fine."""

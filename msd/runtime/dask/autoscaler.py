@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-import os
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from msd.config import PipelineConfig
 from msd.core.allocation import Allocation, Seat, Seating
@@ -21,11 +21,45 @@ from msd.runtime.dask.wire import Wire
 from msd.scaling.autoscale import decide
 from msd.scaling.config import ScalingConfig
 from msd.scaling.gauges import Counters, Gauges, SourceCounters
-from msd.scaling.reading import Decision, ScalerMemory
+from msd.scaling.reading import Decision, HostReading, ScalerMemory
 
 _LOG = logging.getLogger("msd")
 KEPT = 100
 """Decisions that `engine.stats()` shows."""
+
+
+class HasSizes(Protocol):
+    """A run whose loaders and hosts can be looked at and changed."""
+
+    @property
+    def num_wanted(self) -> int:
+        """Loader hosts that are wanted, besides those that stand by."""
+        ...
+
+    @property
+    def can_add_hosts(self) -> bool:
+        """Whether a loader host can be had by asking for it."""
+        ...
+
+    async def ask_planner(self, method: str, *args: Any) -> Any:
+        """Return what the planner answers."""
+        ...
+
+    async def ask_hosts(self) -> list[dict[str, Any]]:
+        """Return what each loader host says of itself."""
+        ...
+
+    def machines(self) -> tuple[dict[str, str], set[str]]:
+        """Return the machine of each loader host, and the machines that serve ranks."""
+        ...
+
+    def note_seats(self, seats: Allocation) -> None:
+        """Take which loaders there are: a planner that is made anew begins with them."""
+        ...
+
+    def want_hosts(self, count: int) -> None:
+        """Have so many loader hosts, besides those that stand by."""
+        ...
 
 
 class Autoscaler:
@@ -36,9 +70,7 @@ class Autoscaler:
         config: PipelineConfig,
         orders: Mapping[str, SourceOrder],
         demands: tuple[SourceDemand, ...],
-        *,
-        ask: Callable[..., Awaitable[Any]],
-        ask_hosts: Callable[[], Awaitable[list[dict[str, Any]]]],
+        run: HasSizes,
     ) -> None:
         """Get ready; `run` looks.
 
@@ -46,16 +78,14 @@ class Autoscaler:
             config: Of the run, with `scaling`.
             orders: The sequence of each source.
             demands: What a profile says, if there is one.
-            ask: Asks the planner: a method, and what it takes.
-            ask_hosts: Returns what each loader host says of itself.
+            run: What is sized.
         """
         assert config.scaling is not None
         self._config, self._orders = config, orders
-        self._settings: ScalingConfig = config.scaling
-        self._ask, self._ask_hosts = ask, ask_hosts
+        self._settings: ScalingConfig = config.scaling.within(config.runtime.workers)
+        self._run = run
         self._gauges = Gauges(
             {one.source: one for one in demands},
-            self._budget,
             most_loaders={name: max(1, order.windows_per_epoch) for name, order in orders.items()},
         )
         rows = {name: order.rows_per_epoch for name, order in orders.items()}
@@ -63,7 +93,10 @@ class Autoscaler:
             list(config.sources), config.mixture, rows=rows, num_microbatches=config.num_microbatches
         )
         self._memory = ScalerMemory()
-        self._num_hosts = config.runtime.workers
+        self._draining: dict[str, int] = {}
+        """Hosts that were told to go, and the process of each: another one in its place was not."""
+        self._term = 0
+        """Of the planner that was asked last."""
         self._decisions: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._steps: tuple[float, int] | None = None
 
@@ -81,11 +114,18 @@ class Autoscaler:
 
     def stats(self) -> dict[str, Any]:
         """Return what was decided, the newest last."""
-        return {"decisions": list(self._decisions)}
+        return {"hosts_wanted": self._run.num_wanted, "decisions": list(self._decisions)}
 
     async def _look(self) -> None:
-        asked: Wire = await self._ask("gauges")
-        hosts = {one["host"]: one for one in await self._ask_hosts()}
+        asked: Wire = await self._run.ask_planner("gauges")
+        hosts = {one["host"]: one for one in await self._run.ask_hosts()}
+        self._run.note_seats(seats_from_wire(asked["seats"]) if self._memory.sources else {})
+        there = {name: one["pid"] for name, one in hosts.items() if name in asked["alive"]}
+        self._draining = {name: pid for name, pid in self._draining.items() if there.get(name) == pid}
+        if self._draining and asked["term"] != self._term:
+            # A planner that was made anew has not heard of it.
+            await self._run.ask_planner("drain", list(self._draining))
+        self._term = asked["term"]
         now_s = asyncio.get_running_loop().time()
         ahead = self._ahead(now_s, asked)
         reading = self._gauges.reading(self._counters(now_s, asked, hosts), ahead, self._grows(asked))
@@ -93,7 +133,12 @@ class Autoscaler:
             return
         self._memory, decision = decide(self._memory, reading, self._settings)
         if decision.seatings:
-            await self._ask("seat", seats_to_wire(decision.seatings))
+            await self._run.ask_planner("seat", seats_to_wire(decision.seatings))
+        if decision.drain:
+            self._draining |= {name: there[name] for name in decision.drain if name in there}
+            await self._run.ask_planner("drain", list(decision.drain))
+        if decision.add_hosts:
+            self._run.want_hosts(self._run.num_wanted + decision.add_hosts)
         self._tell(decision)
 
     def _counters(self, now_s: float, asked: Wire, hosts: Mapping[str, dict[str, Any]]) -> Counters:
@@ -103,7 +148,6 @@ class Autoscaler:
                 known = totals.setdefault(name, {})
                 for key in _COUNTED:
                     known[key] = known.get(key, 0) + of_source.get(key, 0)
-        self._num_hosts = max(1, len(asked["alive"]))
         return Counters(
             now_s=now_s,
             sources={
@@ -111,8 +155,29 @@ class Autoscaler:
                 for name, of_source in asked["sources"].items()
             },
             seats=seats_from_wire(asked["seats"]),
-            hosts={name: int(hosts[name].get("pss_bytes") or 0) for name in asked["alive"] if name in hosts},
+            hosts=self._hosts({name: hosts[name] for name in asked["alive"] if name in hosts}),
+            can_add_hosts=self._run.can_add_hosts,
         )
+
+    def _hosts(self, there: Mapping[str, dict[str, Any]]) -> dict[str, HostReading]:
+        """Return the hosts that do not stand by, and those that were asked for and have not come."""
+        machines, training = self._run.machines()
+        sharing = Counter(machines.get(name, "") for name in there)
+        most = self._settings.max_hosts or 1
+        found = {}
+        for name, one in there.items():
+            machine = machines.get(name, "")
+            found[name] = HostReading(
+                budget=self._budget(name, one, max(most, sharing[machine]), is_training=machine in training),
+                memory_bytes=int(one.get("pss_bytes") or 0),
+                state="draining" if name in self._draining else "up",
+            )
+        for like in [*found.values()][:1]:
+            for number in range(self._run.num_wanted - len(there)):
+                name = f"host to come {number + 1}"
+                budget = replace(like.budget, host=name)
+                found[name] = HostReading(budget=budget, memory_bytes=0, state="coming")
+        return found
 
     def _ahead(self, now_s: float, asked: Wire) -> Callable[[str, float], float]:
         """Return the peak share of each source within the look-ahead, where the schedule goes by steps."""
@@ -148,14 +213,15 @@ class Autoscaler:
 
         return grows
 
-    def _budget(self, host: str) -> HostBudget:
+    def _budget(self, name: str, host: Mapping[str, Any], num_sharing: int, *, is_training: bool) -> HostBudget:
+        """Return the bounds of a host: what is configured, else its share of its machine; half of the memory stays."""
         cores, memory = self._settings.cpus, self._settings.memory
         assert not isinstance(memory, str), "a size is a number once it was checked"
-        of_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
         return HostBudget(
-            host=host,
-            cpus=len(os.sched_getaffinity(0)) / self._num_hosts if cores is None else cores,
-            memory_bytes=of_machine // self._num_hosts if memory is None else memory,
+            host=name,
+            cpus=host["cores"] / num_sharing if cores is None else cores,
+            memory_bytes=host["memory_bytes"] // 2 // num_sharing if memory is None else memory,
+            is_training=is_training,
             most_workers=MOST_THREADS,
         )
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -19,7 +20,7 @@ from distributed.core import rpc
 from distributed.security import Security
 from distributed.utils import silence_logging_cmgr
 
-from msd.coordinator.roster import Worker, in_order, split
+from msd.coordinator.staff import Worker, in_order, split
 from msd.errors import ConfigError, DeadlineError, EngineError, how_ended
 from msd.runtime.dask.leftovers import add_member, clean, own, watch
 from msd.runtime.dask.preload import FOLDER_VARIABLE
@@ -77,8 +78,9 @@ class EmbeddedCluster:
         """Start a scheduler and one worker for each name."""
         self._ending = contextlib.ExitStack()
         """What was begun, to be ended in reverse: each of it also when another part fails or is interrupted."""
-        self.names = tuple(names)
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
+        self._leaving: list[subprocess.Popen[bytes]] = []
+        """Those that are ended for good."""
         self._reported: set[int] = set()
         self._starting = threading.Lock()
         self._is_closing = False
@@ -107,6 +109,11 @@ class EmbeddedCluster:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the workers that are to be there."""
+        return tuple(self._workers)
 
     def _start(self, name: str) -> None:
         command = [
@@ -153,7 +160,9 @@ class EmbeddedCluster:
 
     def how_ended(self, name: str) -> str:
         """Return how a worker ended that is gone; it may be heard of a moment before its process is."""
-        worker = self._workers[name]
+        worker = self._workers.get(name)
+        if worker is None:
+            return "it was not needed any more"
         with contextlib.suppress(subprocess.TimeoutExpired):
             worker.wait(REAPED_S)
         status = worker.poll()
@@ -165,7 +174,7 @@ class EmbeddedCluster:
     def newly_ended(self) -> dict[str, str]:
         """Return how workers ended that were not asked for yet, by name; each once."""
         found = {}
-        for name, worker in self._workers.items():
+        for name, worker in list(self._workers.items()):
             status = worker.poll()
             if status is not None and worker.pid not in self._reported:
                 self._reported.add(worker.pid)
@@ -173,12 +182,26 @@ class EmbeddedCluster:
         return found
 
     def restart(self, name: str) -> None:
-        """Start a worker anew, in the place of one that is gone or does not come to its end."""
-        self.kill(name)
-        self._workers[name].wait()
+        """Start a worker, in the place of one that is gone or does not come to its end, or a new one."""
+        before = self._workers.get(name)
+        if before is not None:
+            before.kill()
+            before.wait()
         with self._starting:
             if not self._is_closing:
                 self._start(name)
+
+    def end(self, name: str) -> None:
+        """End a worker for good, in order if it does so within some seconds."""
+        with self._starting:
+            if self._is_closing or name not in self._workers:
+                return
+            worker = self._workers.pop(name)
+            self._leaving.append(worker)
+        _terminate([worker])
+        _kill([worker])
+        self._leaving.remove(worker)
+        self._log(name).unlink(missing_ok=True)
 
     def kill(self, name: str) -> None:
         """End a worker at once."""
@@ -192,19 +215,10 @@ class EmbeddedCluster:
             self._terminate()
 
     def _terminate(self) -> None:
-        for worker in self._workers.values():
-            if worker.poll() is None:
-                worker.terminate()
-        deadline = time.monotonic() + CLOSE_S
-        for worker in self._workers.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.wait(max(0.0, deadline - time.monotonic()))
+        _terminate(list(self._workers.values()))
 
     def _kill(self) -> None:
-        for worker in self._workers.values():
-            if worker.poll() is None:
-                worker.kill()
-            worker.wait()
+        _kill([*self._workers.values(), *self._leaving])
         self._workers.clear()
 
     def _watch_no_more(self) -> None:
@@ -221,6 +235,24 @@ class EmbeddedCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _terminate(workers: "Sequence[subprocess.Popen[bytes]]") -> None:
+    """Ask processes to end, and wait for it a while."""
+    for worker in workers:
+        if worker.poll() is None:
+            worker.terminate()
+    deadline = time.monotonic() + CLOSE_S
+    for worker in workers:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _kill(workers: "Sequence[subprocess.Popen[bytes]]") -> None:
+    for worker in workers:
+        if worker.poll() is None:
+            worker.kill()
+        worker.wait()
 
 
 async def connect(address: str, *, deadline_s: float) -> Client:

@@ -17,7 +17,7 @@ from msd.client import RankClient
 from msd.client.remote import SocketTransport
 from msd.config import PipelineConfig
 from msd.config.identity import identity
-from msd.coordinator.roster import PLANNER
+from msd.coordinator.staff import OWN_LOADER, PLANNER
 from msd.core.checks import whole_number
 from msd.core.journal import Edit, edits_to_state
 from msd.core.mesh import Mesh
@@ -33,6 +33,7 @@ from msd.runtime.dask.leftovers import clean, own
 from msd.runtime.dask.loop import OwnLoop
 from msd.runtime.dask.making import Run
 from msd.runtime.dask.registry import Registry, own_host
+from msd.runtime.dask.scalable import ScalableCluster
 from msd.runtime.dask.supervisor import Supervisor
 from msd.runtime.dask.travel import check_travels
 from msd.runtime.edits import TakesEdits
@@ -52,6 +53,7 @@ class DaskEngine(TakesEdits):
         *,
         listen: tuple[str | None, int] = (None, 0),
         token: str | None = None,
+        cluster: Any = None,
         on_index_progress: Callable[[IndexProgress], None] | None = None,
     ) -> None:
         """Index the sources, start processes and actors, and begin to plan.
@@ -62,6 +64,8 @@ class DaskEngine(TakesEdits):
                 own, else the address by which this machine reaches the scheduler; port 0 takes any. On a cluster of
                 the run's own constructors listen at the same address, else at those of their Dask workers; at ports of
                 their own.
+            cluster: A Dask cluster object whose scheduler is used, and which is scaled if `scaling` asks for it; None
+                is `runtime.scheduler`, or a cluster of the run's own.
             token: What ranks must present; made up if None. It is part of `address`.
             on_index_progress: Called as shards are indexed.
 
@@ -69,6 +73,9 @@ class DaskEngine(TakesEdits):
             ConfigError: If the configuration cannot be built, or the cluster is not there or does not fit.
             SourceError: If a source cannot be read.
         """
+        self._scalable = None if cluster is None else ScalableCluster(cluster)
+        if self._scalable is not None:
+            config = config.replace(runtime={"scheduler": self._scalable.address})
         check_supported(config)
         check_travels(config)
         self._config = config
@@ -257,7 +264,7 @@ class DaskEngine(TakesEdits):
         self._resumed = self._take_store()
         if runtime.scheduler is None:
             control = ["msd-control", *(["msd-planner"] if not runtime.compact else [])]
-            loading = [f"msd-loader-{number}" for number in range(runtime.workers + self.config.shadows)]
+            loading = [f"{OWN_LOADER}{number}" for number in range(runtime.workers + self.config.shadows)]
             self._cluster = EmbeddedCluster([*control, *loading])
             self._ending.callback(self._cluster.close)
         self._scheduler = runtime.scheduler or (self._cluster.address if self._cluster else "")
@@ -298,7 +305,14 @@ class DaskEngine(TakesEdits):
             }
             run = replace(run, standing=None if point is None else point.standing(), kept=kept)
         listen = None if self._cluster is None else host
-        return Supervisor(run, self._registry, address=self._scheduler, cluster=self._cluster, listen=listen)
+        return Supervisor(
+            run,
+            self._registry,
+            address=self._scheduler,
+            cluster=self._cluster,
+            scalable=self._scalable,
+            listen=listen,
+        )
 
     def _edit(self, edit: Edit, *, move_late: bool) -> int:
         self._check_open()

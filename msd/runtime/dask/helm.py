@@ -89,6 +89,8 @@ class Helm:
         self._waits: str | None = None
         self.starved_s: defaultdict[str, float] = defaultdict(float)
         """By source, for how long planning has waited for its rows."""
+        self.drained: set[str] = set()
+        """Loader hosts that were to go and of which nothing is needed any more."""
         self._starving: tuple[str, float] | None = None
         """The source that planning waits for now, and since when."""
         self._is_closed = False
@@ -224,7 +226,7 @@ class Helm:
                     told = [[source, one.partition, one.workers] for source, of in seats.items() for one in of]
                     crew.hosts[host].tell("seats", {"kind": "seats", "seats": told})
             case Drained(host=host):
-                self.news.add(f"nothing of loader host {host} is needed any more: it may be closed")
+                self.drained.add(host)
             case Journal():
                 self.journalling.put(command)
             case Warn(text=text):

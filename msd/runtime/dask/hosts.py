@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from dask.system import CPU_COUNT
 from distributed import get_worker
+from distributed.system import MEMORY_LIMIT
 
 from msd.build import build_chains, build_loader, build_precautions, place_chains
 from msd.config import PipelineConfig
@@ -25,7 +27,7 @@ from msd.loader.loader import SourceLoader
 from msd.loader.poison.notes import Ended, folder_of
 from msd.loader.poison.suspects import News
 from msd.loader.processes.pool import TransformProcesses
-from msd.loader.slices import Sliced
+from msd.loader.slices import Counted, Sliced
 from msd.loader.transforms.chain import AppliesTransforms
 from msd.loader.workers import Permits, Threads
 from msd.runtime.dask.calls import Fence
@@ -86,7 +88,13 @@ class LoaderHost:
         try:
             chains = build_chains(config)
             self._chains = place_chains(
-                config, chains, self._processes, self._precautions, num_cores=num_cores, divided=self._divided
+                config,
+                chains,
+                self._processes,
+                self._precautions,
+                num_cores=num_cores,
+                divided=self._divided,
+                counted=self._counted,
             )
         except BaseException:
             self._precautions.close()
@@ -115,6 +123,9 @@ class LoaderHost:
 
     def _divided(self, source: str, chain: AppliesTransforms) -> AppliesTransforms:
         return Sliced(chain, self._helpers, self._permits[source], self._spent[source])
+
+    def _counted(self, source: str, chain: AppliesTransforms) -> AppliesTransforms:
+        return Counted(chain, self._spent[source])
 
     def _seat(self, seats: Sequence[tuple[str, int, int | None]]) -> None:
         """Have the loaders there that somebody gave a seat here, with so many workers for each."""
@@ -255,7 +266,14 @@ class LoaderHost:
         for source, of_source in counts.items():
             of_source.update(self._spent[source].as_dict())
         pss = await asyncio.get_running_loop().run_in_executor(None, pss_bytes)
-        return {"host": self.name, "pid": os.getpid(), "pss_bytes": pss, "sources": counts}
+        return {
+            "host": self.name,
+            "pid": os.getpid(),
+            "pss_bytes": pss,
+            "cores": CPU_COUNT,
+            "memory_bytes": MEMORY_LIMIT,
+            "sources": counts,
+        }
 
     async def close(self) -> None:
         """Close files, threads and processes. Closing twice is fine."""

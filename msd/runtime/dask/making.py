@@ -8,7 +8,7 @@ from typing import Any
 from distributed import Client
 
 from msd.config import PipelineConfig
-from msd.coordinator.roster import Worker
+from msd.coordinator.staff import Worker
 from msd.coordinator.standing import Standing
 from msd.core.demand import SourceDemand
 from msd.core.order import SourceOrder

@@ -1,13 +1,16 @@
 """What the holders of a run's posts are made with: pure values of its configuration."""
 
 import logging
-import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+from dask.system import CPU_COUNT
+from distributed.system import MEMORY_LIMIT
 
 import msd
 from msd.coordinator.placement import Placement, deal
-from msd.coordinator.roster import Worker
+from msd.coordinator.staff import Worker
 from msd.core.allocation import Allocation
 from msd.core.demand import HostBudget
 from msd.core.mesh import Mesh
@@ -40,18 +43,30 @@ def served_by(mesh: Mesh, count: int) -> dict[str, tuple[int, ...]]:
     return served
 
 
-def placement_of(run: Run, hosts: Sequence[str]) -> Placement:
+def placement_of(run: Run, hosts: Sequence[str], known: Allocation) -> Placement:
     """Return a first placement for a planner: partitions dealt to the hosts that do not stand by.
 
     Args:
         run: Whose sources are dealt.
-        hosts: Names; those beyond `runtime.workers` stand by.
+        hosts: Names of those that do not stand by.
+        known: Loaders that a planner before this one was told to have; empty if there was none.
     """
-    loading = sorted(hosts[: run.config.runtime.workers])
+    loading = sorted(hosts)
+    if known.keys() == run.config.sources.keys():
+        return _restored(known, loading)
     dealt = deal({name: _num_loaders(run, name, len(loading)) for name in run.config.sources}, loading)
     if run.config.loaders != "auto" or not run.demands or not loading:
         return dealt
     return Placement.seated(1, {**dealt.allocation, **_sized(run, loading)}, loading)
+
+
+def _restored(known: Allocation, hosts: Sequence[str]) -> Placement:
+    """Return a placement as it was, with the loaders of hosts that are gone at others."""
+    before = {seat.host for seating in known.values() for seat in seating.seats}
+    placement = Placement.seated(1, known, [*hosts, *sorted(before - set(hosts))])
+    for host in sorted(before - set(hosts)):
+        placement = placement.without(host)
+    return replace(placement, version=1)
 
 
 def _sized(run: Run, hosts: Sequence[str]) -> Allocation:
@@ -59,8 +74,8 @@ def _sized(run: Run, hosts: Sequence[str]) -> Allocation:
 
     Cores and memory of this machine are shared by the hosts: what runs elsewhere has them for itself.
     """
-    cores = len(os.sched_getaffinity(0)) / len(hosts)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 // len(hosts)
+    # What containers are allowed counts, not what the machine has.
+    cores, memory = CPU_COUNT / len(hosts), MEMORY_LIMIT // 2 // len(hosts)
     budgets = [HostBudget(host=host, cpus=cores, memory_bytes=memory, most_workers=MOST_THREADS) for host in hosts]
     try:
         sizing = partition_sources(run.demands, budgets, rate=None)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from msd.coordinator.roster import Event, Fill, PostAnswered, PostLost, PostSilent
+from msd.coordinator.staff import Event, Fill, PostAnswered, PostLost, PostSilent
 from msd.errors import DeadlineError, MsdError, told
 from msd.runtime.dask.calls import HasRpc, Ref, call
 

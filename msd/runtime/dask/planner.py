@@ -139,6 +139,7 @@ class PlannerActor:
             "journal": [self._coordinator.generations.generation, self._helm.journalling.num_done],
             "news": self._helm.news.newest(),
             "crew": self._crew.keys,
+            "drained": sorted(self._helm.drained & self._crew.hosts.keys()),
             "stall": stall_to_wire(self._coordinator.stall),
         }
 
@@ -355,6 +356,7 @@ class PlannerActor:
             coordinator, record = self._coordinator, self._helm.record
             drawn = {name: record.of_source(name) for name in self._orders}
             return {
+                "term": self._term,
                 "next_step": coordinator.next_step,
                 "alive": list(coordinator.placement.alive),
                 "seats": seats_to_wire(coordinator.placement.allocation),
@@ -378,6 +380,12 @@ class PlannerActor:
         """Give sources other loaders, as `seats_to_wire` gives them, from rows on that nobody was asked for."""
         await self._may_speak()
         await self._decide(lambda: (None, self._coordinator.seat(seats_from_wire(seats))))
+
+    async def drain(self, hosts: Sequence[str]) -> None:
+        """Have loader hosts go that were given no seat any more; `ping` tells when nothing of one is needed."""
+        await self._may_speak()
+        for host in hosts:
+            await self._decide(lambda host=host: (None, self._coordinator.drain(host)))  # type: ignore[misc]
 
     async def which(self, step: int) -> list[dict[str, Any]]:
         """Return where each document of a step came from and where it goes; see `Engine.which`."""

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,8 +12,9 @@ from typing import Any
 from distributed import Client
 
 from msd.coordinator.placement import Placement
-from msd.coordinator.roster import PLANNER, Fill, Vacate
+from msd.coordinator.staff import PLANNER, Event, Fill, HostDrained, Vacate
 from msd.coordinator.standing import Stall, Standing, merged
+from msd.core.allocation import Allocation
 from msd.errors import EngineError, MsdError
 from msd.runtime.dask.calls import ActorGone, Ref, call
 from msd.runtime.dask.constructor import ConstructorActor
@@ -42,6 +43,8 @@ class Posts:
         pinging: Pinging,
         tasks: Tasks,
         *,
+        happened: Callable[[Event], None],
+        stands_by: Callable[[str], bool],
         listen: str | None,
         silence_s: float,
     ) -> None:
@@ -52,6 +55,8 @@ class Posts:
             registry: Told where ranks are served.
             pinging: Told whom to watch.
             tasks: For what is done beside.
+            happened: Takes events.
+            stands_by: Returns whether a loader host holds nothing until another one is lost.
             listen: Where constructors listen for ranks; None takes the address of their Dask workers.
             silence_s: Whoever is told something answers within this.
         """
@@ -59,7 +64,10 @@ class Posts:
         self.served: dict[str, tuple[int, ...]] = {}
         """The ranks of each constructor."""
         self._registry, self._pinging, self._tasks = registry, pinging, tasks
+        self._happened, self._stands_by = happened, stands_by
         self._listen, self._silence_s = listen, silence_s
+        self.seats: Allocation = {}
+        """Loaders by source as they were last heard of; empty as long as nobody steers them."""
         self._client: Any = None
         self._maker: Maker | None = None
         self._held: dict[str, tuple[Fill, Ref]] = {}
@@ -134,7 +142,7 @@ class Posts:
         standing = self._copy
         if planner is not None and self._held:
             standing = await self.standing(planner.epoch)
-        placement = None if planner is None else placement_of(self.run, self._hosts_in_order(fills))
+        placement = None if planner is None else placement_of(self.run, self._active(fills), self.seats)
         values = [self.run.config, self.run.orders]
         await self._maker.share(values, [fill.worker.address for fill in fills], deadline_s=limit_s)
         refs: dict[str, Ref] = {}
@@ -178,6 +186,23 @@ class Posts:
             self._loaders = [ref for ref in self._loaders if ref.address != held[1].address]
         if vacated.kind != PLANNER:
             await self._tell_planner(f"{vacated.kind}_gone", vacated.post, held[1].key, vacated.how)
+
+    async def dismiss(self, post: str) -> None:
+        """Have a loader host close in order: nothing of it is needed."""
+        self._pinging.end(post)
+        held = self._held.pop(post, None)
+        if held is None:
+            return
+        assert self._maker is not None
+        await self._tell_planner("host_gone", post, held[1].key, "it was not needed any more")
+        await self._tell([(held[1], "close")])
+        gone = [held[1], *(ref for ref in self._loaders if ref.address == held[1].address)]
+        self._maker.release(gone)
+        self._loaders = [ref for ref in self._loaders if ref not in gone]
+
+    def machines(self, kind: str) -> dict[str, str]:
+        """Return the machine of each post of a kind that is held."""
+        return {post: fill.worker.host for post, (fill, _) in self._held.items() if fill.kind == kind}
 
     async def change(self, run: Run, num_processes: int, error: Exception) -> None:
         """Let planner and constructors go in order; those that are made next are made from another run's settings.
@@ -282,7 +307,12 @@ class Posts:
     def _hosts_in_order(self, fills: Sequence[Fill] = ()) -> list[str]:
         """Return the loader hosts, those that stand by last."""
         held = (*(fill for fill, _ in self._held.values()), *fills)
-        return [fill.post for fill in sorted(held, key=lambda one: one.is_shadow) if fill.kind == "host"]
+        return sorted((fill.post for fill in held if fill.kind == "host"), key=self._stands_by)
+
+    def _active(self, fills: Sequence[Fill] = ()) -> list[str]:
+        """Return the loader hosts that do not stand by; where all do, all."""
+        hosts = self._hosts_in_order(fills)
+        return [name for name in hosts if not self._stands_by(name)] or hosts
 
     async def _make_loaders(self, placement: Placement, limit_s: float) -> dict[str, Exception]:
         assert self._maker is not None
@@ -337,10 +367,9 @@ class Posts:
 
     async def _begin_planning(self, planner: Ref, hosts: dict[str, Ref]) -> Exception | None:
         constructors = {post: self._held[post][1] for post in self.names("constructor")}
-        number = self.run.config.runtime.workers
-        loading = dict(list(hosts.items())[:number])
-        (answer,) = await self._tell([(planner, "begin", loading, constructors)])
-        for name in list(hosts)[number:]:
+        loading = self._active()
+        (answer,) = await self._tell([(planner, "begin", {name: hosts[name] for name in loading}, constructors)])
+        for name in hosts.keys() - set(loading):
             await self._tell_planner("host_joined", name, hosts[name], True)
         return answer if isinstance(answer, Exception) else None
 
@@ -381,6 +410,9 @@ class Posts:
             self._journal = (term, answer.get("journal"))
             self._tasks.spawn(self._take_copy())
 
+        for name in answer["drained"]:
+            if name in self._held:
+                self._happened(HostDrained(name, self._held[name][0].epoch))
         self._stall = stall_from_wire(answer["stall"]), asyncio.get_running_loop().time()
         self._tell_missed(set(answer["crew"]))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from msd.coordinator.roster import Fill, Kind, Vacate
+from msd.coordinator.staff import Fill, Kind, Vacate
 
 _LOG = logging.getLogger("msd")
 _KEPT = 200

@@ -10,23 +10,25 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from distributed import Client
 
 from msd.config import PipelineConfig
-from msd.coordinator.roster import (
+from msd.coordinator.roster import Roster
+from msd.coordinator.staff import (
     PLANNER,
+    AddWorkers,
     Command,
+    Dismiss,
     Event,
     Fill,
     GiveUp,
+    HostsWanted,
     KillWorker,
     PostLost,
     PostSilent,
     Probe,
-    Roster,
     StartWorker,
     Vacate,
     Worker,
@@ -37,6 +39,7 @@ from msd.coordinator.roster import (
     split,
 )
 from msd.coordinator.standing import Standing
+from msd.core.allocation import Allocation
 from msd.core.state import fingerprint
 from msd.errors import ConfigError, DeadlineError, EngineError, MsdError, how_ended, told
 from msd.loader.poison.watch import EXIT_STATUS
@@ -49,6 +52,7 @@ from msd.runtime.dask.plugin import CAME_TOPIC, LOST_TOPIC, RunPlugin
 from msd.runtime.dask.posts import Posts
 from msd.runtime.dask.recoveries import Recoveries
 from msd.runtime.dask.registry import Registry
+from msd.runtime.dask.scalable import ScalableCluster
 from msd.runtime.dask.standings import standing_from_wire
 from msd.runtime.dask.tasks import Tasks
 from msd.runtime.dask.versions import check_versions
@@ -75,6 +79,7 @@ class Supervisor:
         *,
         address: str,
         cluster: EmbeddedCluster | None,
+        scalable: ScalableCluster | None = None,
         listen: str | None,
     ) -> None:
         """Get ready; `start` begins.
@@ -84,18 +89,20 @@ class Supervisor:
             registry: Told where ranks are served.
             address: Of the scheduler.
             cluster: If it is our own.
+            scalable: If it is somebody else's, who lets us start and end workers.
             listen: Where constructors listen for ranks; None takes the address of their Dask workers.
         """
         runtime = run.config.runtime
-        self._num_loading = runtime.workers + run.config.shadows
-        self._num_control = 1 if cluster is None else len(cluster.names) - self._num_loading
-        self._address, self._cluster = address, cluster
+        num_loading = runtime.workers + run.config.shadows
+        self._num_control = 1 if cluster is None else len(cluster.names) - num_loading
+        self._address, self._cluster, self._scalable = address, cluster, scalable
         self._deadline_s = runtime.deadline_s
         silence_s = self._silence_s = min(runtime.silence_s, runtime.deadline_s / 2)
         self._roster = Roster(
             num_hosts=runtime.workers,
             num_shadows=run.config.shadows,
             own=() if cluster is None else cluster.names,
+            ends_others=scalable is not None and scalable.can_end,
             silence_s=silence_s,
             deadline_s=runtime.deadline_s,
         )
@@ -104,7 +111,16 @@ class Supervisor:
         self._working = asyncio.Lock()
         self._tasks = Tasks(self._broke)
         pinging = Pinging(silence_s=silence_s, happened=self._put)
-        self._posts = Posts(run, registry, pinging, self._tasks, listen=listen, silence_s=silence_s)
+        self._posts = Posts(
+            run,
+            registry,
+            pinging,
+            self._tasks,
+            happened=self._put,
+            stands_by=self._roster.stands_by,
+            listen=listen,
+            silence_s=silence_s,
+        )
         self._client: Client | None = None
         self._num_lost: Counter[str] = Counter()
         """By address: processes that were lost there, as far as was heard."""
@@ -116,13 +132,7 @@ class Supervisor:
         self.autoscaler: Autoscaler | None = None
         """Has sizes follow the mixture, if that is configured."""
         if run.config.scaling is not None:
-            self.autoscaler = Autoscaler(
-                run.config,
-                run.orders,
-                run.demands,
-                ask=partial(self.ask, PLANNER),
-                ask_hosts=partial(self.ask_all, "host", "stats"),
-            )
+            self.autoscaler = Autoscaler(run.config, run.orders, run.demands, self)
         self.error: EngineError | None = None
         """Why the run cannot go on."""
 
@@ -140,7 +150,7 @@ class Supervisor:
             MsdError: What an actor raised while it was made.
         """
         limit_s = min(START_S, self._deadline_s)
-        found = await self._find(limit_s, num_loading=self._num_loading, deadline_s=limit_s)
+        found = await self._find(limit_s, num_loading=self._all_loading, deadline_s=limit_s)
         self._posts.serve(len(split(found)[0]))
         fills = self._roster.begin(list(self._posts.served), found)
         for error in (await self._posts.fill(fills, limit_s=limit_s)).values():
@@ -148,6 +158,43 @@ class Supervisor:
         self._tasks.spawn(self._watch())
         if self.autoscaler is not None:
             self._tasks.spawn(self.autoscaler.run())
+
+    @property
+    def _all_loading(self) -> int:
+        """Loader hosts that are wanted, with those that stand by."""
+        return self._roster.num_hosts + self._posts.run.config.shadows
+
+    # What the autoscaler asks.
+
+    async def ask_planner(self, method: str, *args: Any) -> Any:
+        """Return what the planner answers."""
+        return await self.ask(PLANNER, method, *args)
+
+    async def ask_hosts(self) -> list[dict[str, Any]]:
+        """Return what each loader host says of itself."""
+        return await self.ask_all("host", "stats")
+
+    def note_seats(self, seats: Allocation) -> None:
+        """Take which loaders there are: a planner that is made anew begins with them."""
+        self._posts.seats = seats
+
+    def want_hosts(self, count: int) -> None:
+        """Have so many loader hosts, besides those that stand by."""
+        self._put(HostsWanted(count))
+
+    @property
+    def num_wanted(self) -> int:
+        """Loader hosts that are wanted, besides those that stand by."""
+        return self._roster.num_hosts
+
+    @property
+    def can_add_hosts(self) -> bool:
+        """Whether a loader host can be had by asking for it."""
+        return self._cluster is not None or self._scalable is not None or self._roster.num_idle > 0
+
+    def machines(self) -> tuple[dict[str, str], set[str]]:
+        """Return the machine of each loader host, and the machines that serve ranks."""
+        return self._posts.machines("host"), set(self._posts.machines("constructor").values())
 
     @property
     def config(self) -> PipelineConfig:
@@ -289,7 +336,7 @@ class Supervisor:
             left_s = began + self._deadline_s - self._now()
             try:
                 try:
-                    found = await self._find(FIND_S, num_loading=self._num_loading, deadline_s=FIND_S)
+                    found = await self._find(FIND_S, num_loading=self._all_loading, deadline_s=FIND_S)
                 except MsdError:
                     # Not all that were there have come back: enough to begin with will do.
                     await self._drop_client()
@@ -387,6 +434,12 @@ class Supervisor:
                     assert self._cluster is not None
                     _LOG.warning("worker %s is ended and started anew: %s", name, why)
                     self._cluster.kill(name)
+                case Dismiss(post=post, worker=worker):
+                    await self._posts.dismiss(post)
+                    self._tasks.spawn(self._end(worker))
+                case AddWorkers(count=count):
+                    if self._scalable is not None:
+                        self._tasks.spawn(asyncio.to_thread(self._scalable.scale, count))
                 case Probe(worker=worker):
                     self._tasks.spawn(self._probe(worker))
                 case GiveUp(why=why):
@@ -405,6 +458,14 @@ class Supervisor:
                 self._put(PostSilent(fill.post, fill.epoch))
             else:
                 self._put(PostLost(fill.post, fill.epoch, str(error)))
+
+    async def _end(self, worker: Worker) -> None:
+        """Have the process of a loader host end that was dismissed, if it is ours to end."""
+        _LOG.info("loader host %s is closed: it is not needed any more", worker.name)
+        if self._cluster is not None:
+            await asyncio.to_thread(self._cluster.end, worker.name)
+        elif self._scalable is not None:
+            await asyncio.to_thread(self._scalable.end, worker.name)
 
     async def give_up(self, error: EngineError) -> None:
         """Have the run end, for every rank."""

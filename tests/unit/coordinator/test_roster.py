@@ -1,16 +1,18 @@
 from dataclasses import replace
 
-from msd.coordinator.roster import (
-    BUDGET_S,
-    MOST_LOSSES,
+from msd.coordinator.roster import BUDGET_S, MOST_LOSSES, Roster
+from msd.coordinator.staff import (
+    AddWorkers,
+    Dismiss,
     Fill,
     GiveUp,
+    HostDrained,
+    HostsWanted,
     KillWorker,
     PostAnswered,
     PostLost,
     PostSilent,
     Probe,
-    Roster,
     StartWorker,
     Vacate,
     Worker,
@@ -370,3 +372,77 @@ def test_workers_are_sorted_by_number():
     assert [worker.name for worker in control] == ["msd-control-2", "msd-control-10"]
     assert planner == control[0]
     assert [worker.name for worker in loading] == ["a", "b"]
+
+
+# Hosts that come and go by somebody's wish.
+
+
+def test_more_hosts_of_our_own_are_started_and_hold_loaders_when_they_come():
+    cluster = own()
+    assert cluster.happens(HostsWanted(4)) == [StartWorker("msd-loader-2"), StartWorker("msd-loader-3")]
+    assert cluster.happens(HostsWanted(4)) == [], "they are on their way"
+    assert filled(cluster.comes("msd-loader-2")) == {"msd-loader-2": "msd-loader-2"}
+    assert filled(cluster.comes("msd-loader-3")) == {"msd-loader-3": "msd-loader-3"}
+    assert cluster.dies("msd-loader-3")[-1] == StartWorker("msd-loader-3"), "it is one of the run's own now"
+
+
+def test_one_more_is_no_shadow_where_one_stands_by_already():
+    names = [*OWN, "msd-loader-2"]
+    cluster = Cluster(*names, own=names, shadows=1)
+    assert filled(cluster.begun)["msd-loader-2"] == "(msd-loader-2)"
+    assert cluster.happens(HostsWanted(3)) == [StartWorker("msd-loader-3")]
+    assert filled(cluster.comes("msd-loader-3")) == {"msd-loader-3": "msd-loader-3"}
+    assert cluster.roster.stands_by("msd-loader-2")
+    assert not cluster.roster.stands_by("msd-loader-3")
+    cluster.dies("msd-loader-0")
+    assert not cluster.roster.stands_by("msd-loader-2"), "it has taken over"
+    assert filled(cluster.comes("msd-loader-0")) == {"msd-loader-0": "(msd-loader-0)"}
+
+
+def test_a_drained_host_is_dismissed_and_its_end_is_no_loss():
+    cluster = own()
+    (dismissed,) = cluster.happens(HostDrained("msd-loader-1", cluster.epochs["msd-loader-1"]))
+    assert dismissed == Dismiss("msd-loader-1", cluster.at["msd-loader-1"])
+    assert cluster.roster.num_hosts == 1
+    assert cluster.happens(after_s=1.0) == [], "nothing takes its place"
+    assert cluster.dies("msd-loader-1") == [], "nor when its process has ended"
+    # Under another name: word of the one before may come late.
+    assert cluster.happens(HostsWanted(2)) == [StartWorker("msd-loader-2")]
+
+
+def test_word_of_a_drained_host_that_was_replaced_meanwhile_dismisses_nobody():
+    cluster = own()
+    before = cluster.epochs["msd-loader-1"]
+    cluster.dies("msd-loader-1")
+    cluster.comes("msd-loader-1")
+    assert cluster.happens(HostDrained("msd-loader-1", before)) == []
+    assert cluster.roster.num_hosts == 2
+
+
+def test_the_last_host_stays():
+    cluster = own()
+    cluster.happens(HostDrained("msd-loader-1", 1))
+    assert cluster.happens(HostDrained("msd-loader-0", 1)) == []
+
+
+def test_a_drained_host_of_a_cluster_of_somebody_else_stays_idle_and_is_taken_again():
+    cluster = Cluster("a", "b", "c")
+    assert cluster.happens(HostDrained("c", cluster.epochs["c"])) == [Dismiss("c", cluster.at["c"])]
+    assert cluster.happens(after_s=1.0) == []
+    assert cluster.roster.num_idle == 1
+    assert filled(cluster.happens(HostsWanted(2))) == {"c": "c"}
+
+
+def test_idle_workers_are_taken_before_more_are_asked_for():
+    cluster = Cluster("a", "b", "c", "d", hosts=2)
+    assert cluster.roster.num_idle == 1
+    commands = cluster.happens(HostsWanted(4))
+    assert AddWorkers(5) in commands
+    assert filled(commands) == {"d": "d"}
+    assert filled(cluster.comes("e")) == {"e": "e"}
+
+
+def test_fewer_hosts_come_of_drained_ones_alone():
+    cluster = own()
+    assert cluster.happens(HostsWanted(1)) == []
+    assert cluster.roster.num_hosts == 2

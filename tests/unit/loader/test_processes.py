@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from msd.errors import ClosedError, ConfigError, EngineError, SourceError
+from msd.loader.counts import Spent
 from msd.loader.poison.suspects import RowsLost
 from msd.loader.processes import measure
 from msd.loader.processes.chain import InProcesses, placed
@@ -19,6 +20,7 @@ from msd.loader.processes.decide import Timing
 from msd.loader.processes.measure import Measured
 from msd.loader.processes.pool import TransformProcesses
 from msd.loader.processes.recipe import ChainRecipe
+from msd.loader.slices import Counted
 from msd.loader.transforms.config import FilterConfig, FunctionConfig, ImageConfig, TokenizeConfig, TokensConfig
 from msd.sources.base import BadRow
 from msd.testing.scenarios import image_rows
@@ -371,3 +373,31 @@ def test_a_loop_in_python_goes_to_processes_and_compression_never_does():
     # On a machine without a free core the second may not be known.
     assert found["counts"] == "processes"
     assert found.get("compresses") != "processes"
+
+
+def spins(sample):
+    began_s = time.thread_time()
+    while time.thread_time() - began_s < 0.002:
+        pass
+    time.sleep(0.004)
+    return {"input_ids": [1]}
+
+
+def test_what_rows_took_in_a_process_is_told_and_not_that_they_were_waited_for(processes):
+    chain = in_processes(recipe(spins, source="took"), processes)
+    chain.apply(numbered([{}]))
+    results, timing = measure.timed(chain, numbered([{}] * 8))
+    assert len(results) == timing.num_rows == 8
+    assert timing.cpu_s >= 8 * 0.002
+    assert timing.blocked_s >= 8 * 0.004 - 0.001
+
+
+def test_rows_that_are_only_measured_are_counted_too():
+    spent = Spent()
+    placed(
+        recipe(spins).build(), recipe(spins), TransformProcesses(1), transform_in="auto", num_cores=8,
+        counted=lambda chain: Counted(chain, spent),
+    ).apply(numbered([{}] * 4))  # fmt: skip
+    found = spent.as_dict()
+    assert found["rows_transformed"] == 4
+    assert found["transform_cpu_s"] >= 4 * 0.002

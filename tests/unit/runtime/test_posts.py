@@ -6,7 +6,7 @@ from typing import Any
 
 from fake_node import FakeNode, run
 
-from msd.coordinator.roster import Fill, Kind, Worker
+from msd.coordinator.staff import Fill, Kind, Worker
 from msd.coordinator.standing import Standing
 from msd.runtime.dask.calls import Ref
 from msd.runtime.dask.posts import Posts
@@ -36,12 +36,21 @@ class Holder:
 
 class Bench:
     def __init__(self) -> None:
-        self.node, self.errors = FakeNode(), []
+        self.node, self.errors, self.happened = FakeNode(), [], []
         self.published: list[Any] = []
         registry: Any = SimpleNamespace(publish=lambda ranks, place: self.published.append((ranks, place)))
         run_: Any = SimpleNamespace(standing=None)
         pinging: Any = None
-        self.posts = Posts(run_, registry, pinging, Tasks(self.errors.append), listen=None, silence_s=0.5)
+        self.posts = Posts(
+            run_,
+            registry,
+            pinging,
+            Tasks(self.errors.append),
+            happened=self.happened.append,
+            stands_by=lambda post: False,
+            listen=None,
+            silence_s=0.5,
+        )
         self.posts._client = self.node
         self.posts.served = {"constructor-0": (0, 1)}
         self.planner = self.holds("planner", "planner", epoch=2)
@@ -99,12 +108,12 @@ def test_whoever_plans_next_hears_how_long_the_planner_before_it_had_waited():
     async def work() -> None:
         bench = Bench()
         bench.posts._copy, bench.posts._journal = STANDING, (2, [0, 0])
-        told = {"term": 2, "news": [], "journal": [0, 0], "crew": []}
+        told = {"drained": [], "term": 2, "news": [], "journal": [0, 0], "crew": []}
         bench.posts._heard({**told, "stall": ["web", 31, 4.5]})
         standing = await bench.posts.standing(3)
         assert (standing.stall.source, standing.stall.ordinal) == ("web", 31)
         assert standing.stall.waited_s >= 4.5
-        bench.posts._heard({**told, "stall": None})
+        bench.posts._heard({**told, "stall": None, "drained": []})
         assert (await bench.posts.standing(4)).stall is None
 
     run(work())

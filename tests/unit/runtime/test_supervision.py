@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from msd.coordinator.roster import Fill, Vacate, Worker
+from msd.coordinator.staff import Fill, Vacate, Worker
 from msd.coordinator.standing import RankStanding, Standing
 from msd.core.journal import Suspend
 from msd.core.mesh import Mesh

@@ -1,11 +1,11 @@
-from dataclasses import replace
-
 import pytest
 
 from msd.core.allocation import Seat, Seating
 from msd.core.demand import HostBudget
 from msd.scaling.gauges import Counters, Gauges, SourceCounters
+from msd.scaling.reading import HostReading
 
+HOSTS = {"a": HostReading(budget=HostBudget(host="a", cpus=2.0, memory_bytes=5000), memory_bytes=1000)}
 SEATS = {name: Seating((Seat(0, "a", 1),)) for name in ("web", "photos")}
 
 
@@ -16,12 +16,11 @@ def of_source(**changes) -> SourceCounters:
 
 def counters(at_s, web=None, photos=None) -> Counters:
     sources = {"web": web or of_source(), "photos": photos or of_source()}
-    return Counters(now_s=at_s, sources=sources, seats=SEATS, hosts={"a": 1000})
+    return Counters(now_s=at_s, sources=sources, seats=SEATS, hosts=HOSTS)
 
 
 def gauges(profiled=None) -> Gauges:
-    budgets = HostBudget(host="a", cpus=2.0, memory_bytes=5000)
-    return Gauges(profiled or {}, lambda host: replace(budgets, host=host), most_loaders={"web": 4, "photos": 4})
+    return Gauges(profiled or {}, most_loaders={"web": 4, "photos": 4})
 
 
 def read(gauge, now, *, ahead=lambda name, share: share, grows=lambda name: 1.0):
