@@ -1,6 +1,7 @@
 """One rank's side of a run: iterate, save, load, close."""
 
 import json
+import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Protocol
@@ -65,6 +66,7 @@ class RankClient:
         self._transport = transport
         self._session = transport.connect(self.rank)
         self._is_closed = False
+        self._waited_s = 0.0
 
     @property
     def mesh(self) -> Mesh:
@@ -83,12 +85,19 @@ class RankClient:
         self._check_open()
         return self._transport.stands(self.rank, self._session)[0]
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds that the loop has waited in `next`, all together."""
+        return self._waited_s
+
     def __iter__(self) -> Iterator[RankBatch]:
         return self
 
     def __next__(self) -> RankBatch:
         self._check_open()
+        began_s = time.perf_counter()
         batch = self._transport.take(self.rank, self._session)
+        self._waited_s += time.perf_counter() - began_s
         if batch is None:
             raise StopIteration
         return batch

@@ -134,7 +134,9 @@ class SocketTransport:
             self._prefetch.asks()
             if not self._prefetch.is_ready:
                 self._tell()
+                began = time.monotonic()
                 self._wait(lambda: self._prefetch.is_ready, f"for step {self._prefetch.to_fetch}")
+                self._prefetch.waited_s += time.monotonic() - began
             batch = self._prefetch.hand_out()
             if batch is not None:
                 self._tell()

@@ -36,6 +36,11 @@ class RunRecord:
         for name, samples in report.samples_by_source.items():
             self._samples[name] = self._samples.get(name, 0) + samples
 
+    @property
+    def samples(self) -> dict[str, int]:
+        """Drawn of each source so far."""
+        return dict(self._samples)
+
     def as_dict(self, closing_notes: Iterable[str] = ()) -> dict[str, Any]:
         """Return the means of the figures, and the newest notes: of plans by step, of the end of the run last."""
         return {**self.means(), "notes": [*self._notes, *(f"the end: {note}" for note in closing_notes)]}

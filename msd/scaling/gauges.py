@@ -47,6 +47,8 @@ class Counters:
     seats: Allocation
     hosts: Mapping[str, HostReading]
     """Loader hosts that do not stand by, also those that are on their way."""
+    waited_s: float = 0.0
+    """For which ranks have waited for steps, on average."""
     can_add_hosts: bool = False
 
 
@@ -94,7 +96,7 @@ class Gauges:
         if min(samples.values()) < 0 or not sum(samples.values()):
             return None
         starved = {name: max(0.0, one.starved_s - last.sources[name].starved_s) for name, one in now.sources.items()}
-        waited = min(1.0 - 1.0 / MOST_HUNGER, sum(starved.values()) / elapsed_s)
+        waited = min(1.0 - 1.0 / MOST_HUNGER, max(0.0, now.waited_s - last.waited_s) / elapsed_s)
         total = sum(samples.values())
         sources = {}
         for name, one in now.sources.items():

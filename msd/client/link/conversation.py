@@ -29,6 +29,7 @@ from msd.client.link.messages import (
     error_of,
     error_to_header,
     load_of,
+    optional,
     places_to_header,
     stated_of,
     value,
@@ -279,6 +280,9 @@ class Conversation:
     def _note_taken(self, header: dict[str, Any]) -> None:
         said = (value(header, "generation", int), value(header, "taken_through", int))
         self._taken = max(self._taken, said)
+        waited_s = optional(header, "waited_s", float)
+        if waited_s is not None:
+            self._server.handler.waited(self.rank, self._session(), waited_s)
 
     def _note_seen(self, generation: int) -> None:
         with self._lock:

@@ -21,6 +21,8 @@ class Prefetch:
         """The step that is fetched next."""
         self.next_step = 0
         """That the loop asks for next."""
+        self.waited_s = 0.0
+        """Seconds that the loop has waited for steps, all together."""
         self.position = ""
         """After the last batch handed out, and so before `next_step`, as JSON."""
         self._depth = depth
@@ -122,4 +124,4 @@ class Prefetch:
 
     def _taken(self) -> dict[str, Any]:
         self._told_through = self._taken_through
-        return {"generation": self.generation, "taken_through": self._taken_through}
+        return {"generation": self.generation, "taken_through": self._taken_through, "waited_s": self.waited_s}

@@ -63,6 +63,10 @@ class LinkHandler(Protocol):
         """
         ...
 
+    def waited(self, rank: int, session: int, waited_s: float) -> None:
+        """Note for how many seconds, all together, a training loop has waited for steps on its client's connections."""
+        ...
+
     def load(self, rank: int, session: int, load: Load) -> Moved | NotYet:
         """Move the run to a saved position. A repeated `load_id` is the same load, not another."""
         ...

@@ -18,6 +18,8 @@ class _Rank:
     """The run's position before `next_step`, where the rank has stated it."""
     to_fetch: int | None = None
     """The step that it fetches next: it has those before, and this one at most if it was answered."""
+    waited_s: float = 0.0
+    """For which its loop has waited, as it says."""
 
 
 class Attendance:
@@ -81,6 +83,14 @@ class Attendance:
         if generation == known.generation:
             known.to_fetch = step
         return is_news
+
+    def waited(self, rank: int, waited_s: float) -> None:
+        """Take for how long the loop of a connected rank has waited, all together."""
+        self._ranks[rank].waited_s = waited_s
+
+    def waits(self) -> dict[int, float]:
+        """Return for how long the loop of each connected rank has waited."""
+        return {rank: known.waited_s for rank, known in self._ranks.items() if known.session}
 
     def lacks(self, rank: int, generation: int) -> int | None:
         """Return the first step of a generation that a connected rank may lack, None while that is not known."""

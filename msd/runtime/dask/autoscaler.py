@@ -156,6 +156,7 @@ class Autoscaler:
             },
             seats=seats_from_wire(asked["seats"]),
             hosts=self._hosts({name: hosts[name] for name in asked["alive"] if name in hosts}),
+            waited_s=float(asked["waited_s"]),
             can_add_hosts=self._run.can_add_hosts,
         )
 

@@ -302,6 +302,12 @@ class ConstructorActor:
             raise answer.with_traceback(None)
         return NotYet(waits_for=self._waited_for()) if answer is None else answer
 
+    def waited(self, rank: int, session: int, waited_s: float) -> None:
+        """Note how long the loop of a rank has waited; the planner hears of it with the next step."""
+        with self._changed:
+            if self._attendance.speaks(rank, session):
+                self._attendance.waited(rank, waited_s)
+
     def load(self, rank: int, session: int, load: Load) -> Moved | NotYet:
         """Move the run to a saved position, or join the others there; the same load twice is one."""
         known = self._loads.get(rank)

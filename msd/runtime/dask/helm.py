@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -33,12 +32,14 @@ from msd.runtime.dask.crew import Crew
 from msd.runtime.dask.journalling import Journalling
 from msd.runtime.dask.news import News
 from msd.runtime.dask.orders import orders_for, plain
+from msd.runtime.dask.pace import Pace
 from msd.runtime.dask.planner_store import PlannerStore
 from msd.runtime.dask.standings import standing_to_wire
 from msd.runtime.dask.tasks import Tasks
 from msd.runtime.dask.wire import Wire
 from msd.runtime.failures import FailureNotes
 from msd.runtime.record import RunRecord
+from msd.scaling.limits import Limit
 
 _T = TypeVar("_T")
 
@@ -87,8 +88,7 @@ class Helm:
         self._inbox: list[Event] = []
         self._has_events = asyncio.Event()
         self._waits: str | None = None
-        self.starved_s: defaultdict[str, float] = defaultdict(float)
-        """By source, for how long planning has waited for its rows."""
+        self.pace = Pace()
         self.drained: set[str] = set()
         """Loader hosts that were to go and of which nothing is needed any more."""
         self._starving: tuple[str, float] | None = None
@@ -139,6 +139,10 @@ class Helm:
 
         return await loop.run_in_executor(self._thread, on_thread)
 
+    def limit(self) -> Limit | None:
+        """Return the source that limits the steps of late, if one does."""
+        return self.pace.limit()
+
     async def close(self, *, saves: bool) -> None:
         """Decide nothing more. Closing twice is fine.
 
@@ -171,7 +175,11 @@ class Helm:
 
     async def _tell_time_for_ever(self) -> None:
         while True:
-            self.put(TimePassed(asyncio.get_running_loop().time()))
+            now_s = asyncio.get_running_loop().time()
+            self.put(TimePassed(now_s))
+            if self._starving is not None:
+                self._note_starving(self._starving[0])
+            self.pace.look(now_s, self.record.samples)
             await asyncio.sleep(CLOCK_S)
 
     def _carry(
@@ -195,7 +203,7 @@ class Helm:
         now_s = asyncio.get_running_loop().time()
         if self._starving is not None:
             waited_for, since_s = self._starving
-            self.starved_s[waited_for] += now_s - since_s
+            self.pace.note_starved(waited_for, now_s - since_s)
         self._starving = None if source is None else (source, now_s)
 
     def _carry_one(self, command: Command, order: Wire | None) -> None:

@@ -241,6 +241,7 @@ class PlannerActor:
         asked: Sequence[Sequence[Any]],
         left: Sequence[Sequence[int]],
         held_bytes: int,
+        waits: Sequence[tuple[int, float]] = (),
     ) -> None:
         """Take what a constructor knows of its ranks, and how much it holds.
 
@@ -252,6 +253,7 @@ class PlannerActor:
             asked: (rank, session, step, lacking) of ranks that ask for a step; see `StepAsked`.
             left: (rank, session) of connections that ended.
             held_bytes: Payload.
+            waits: (rank, seconds) for which loops have waited, all together.
         """
         await self._may_speak()
         if not self._crew.is_present(constructor, key):
@@ -260,6 +262,7 @@ class PlannerActor:
             known = lacking if term == self._term else None
             self._helm.put(StepAsked(rank, session, generation, step, known))
         self._helm.put(BytesHeld(constructor, held_bytes))
+        self._helm.pace.note_waits(waits)
         if left:
             await self._decide(lambda: (None, [c for one in left for c in self._coordinator.disconnect(*one)]))
 
@@ -327,6 +330,8 @@ class PlannerActor:
                 "next_step": self._coordinator.next_step,
                 "watermark": generations.watermark,
                 "waits_for": self._coordinator.waits_for,
+                "limited_by": None if (limit := self._helm.limit()) is None else limit.as_dict(),
+                "waited_s": self._helm.pace.waited_s,
                 "alive": list(self._coordinator.placement.alive),
                 "shadows": list(self._coordinator.shadows),
                 "seats": [
@@ -358,13 +363,14 @@ class PlannerActor:
             return {
                 "term": self._term,
                 "next_step": coordinator.next_step,
+                "waited_s": self._helm.pace.waited_s,
                 "alive": list(coordinator.placement.alive),
                 "seats": seats_to_wire(coordinator.placement.allocation),
                 "tokens": {name: one["tokens"] for name, one in drawn.items()},
                 "sources": {
                     name: {
                         "samples": drawn[name]["samples"],
-                        "starved_s": self._helm.starved_s.get(name, 0.0),
+                        "starved_s": self._helm.pace.starved_s[name],
                         "ready": gauge.ready,
                         "wanted": gauge.wanted,
                         "consumed": gauge.consumed,

@@ -97,6 +97,9 @@ class Registry:
         """Refuse: ranks are served elsewhere."""
         self._refuse()
 
+    def waited(self, rank: int, session: int, waited_s: float) -> None:
+        """Nothing to note."""
+
     def load(self, *asked: Any) -> NoReturn:
         """Refuse: ranks are served elsewhere."""
         self._refuse()

@@ -72,7 +72,8 @@ class Reporting:
             with self._changed:
                 generation, left = self._shelf.generation, list(self._left)
                 asked = [[*one, self._lacks(one[0], one[1])] for one in self._attendance.asked(generation)]
-                report = (self._fence.term, generation, asked, left, self._shelf.nbytes)
+                waits = sorted(self._attendance.waits().items())
+                report = (self._fence.term, generation, asked, left, self._shelf.nbytes, waits)
             if report != self._told:
                 self._told = report
                 await self._introduce(key)

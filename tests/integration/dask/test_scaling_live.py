@@ -177,3 +177,23 @@ def test_what_is_no_cluster_object_is_refused(arguments, said):
 def test_a_run_begins_with_a_number_of_hosts_that_it_may_have(scaling):
     with pytest.raises(msd.ConfigError, match=r"runtime.workers 3 must lie between"):
         msd.start(config(scaling=scaling, runtime={"kind": "dask", "workers": 3}))
+
+
+def crawls(sample: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(0.05)
+    return sample
+
+
+def test_the_source_that_limits_the_step_is_named_with_what_it_gives(cache):
+    runtime = {"kind": "dask", "workers": 1}
+    mixture = {"weights": {"slow": 1, "fast": 1}}
+    with msd.start(config(slow=crawls, mixture=mixture, runtime=runtime)) as engine:
+        run = Watched(engine)
+        deadline = time.monotonic() + 60
+        while (limit := engine.stats()["limited_by"]) is None:
+            assert time.monotonic() < deadline
+            run.takes(3)
+        assert limit["source"] == "slow"
+        assert limit["needed"] > limit["gives"] > 0
+        assert limit["text"].startswith("slow limits the step: ")
+        assert engine.stats()["waited_s"] > 0

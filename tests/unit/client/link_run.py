@@ -139,6 +139,7 @@ class ScriptedRun:
         self.asked_loads: list[Load] = []
         self.farewells: list[int] = []
         self.losses: list[int] = []
+        self.waits: dict[int, float] = {}
         self.changed = threading.Condition()
 
     def change(self, **fields: object) -> None:
@@ -199,6 +200,9 @@ class ScriptedRun:
                 self.loads[load.load_id] = self.moved()
             self.changed.notify_all()
             return self.loads[load.load_id]
+
+    def waited(self, rank: int, session: int, waited_s: float) -> None:
+        self.waits[rank] = waited_s
 
     def bye(self, rank: int, session: int) -> None:
         with self.changed:

@@ -39,7 +39,7 @@ def test_a_step_is_taken_when_the_loop_asks_for_the_next_one():
     assert prefetch.request()["taken_through"] == 0
     assert prefetch.notice() is None
     prefetch.asks()
-    assert prefetch.notice() == {"generation": 0, "taken_through": 1}
+    assert prefetch.notice() == {"generation": 0, "taken_through": 1, "waited_s": 0.0}
     assert prefetch.notice() is None
 
 
@@ -58,7 +58,7 @@ def test_a_move_drops_what_is_held_and_voids_the_open_request():
     assert prefetch.moved(Moved(generation=1, first_step=9, position="there"))
     prefetch.arrived(late["id"], make_batch(1))
     assert (prefetch.is_ready, prefetch.position, prefetch.generation) == (False, "there", 1)
-    assert prefetch.request() == {"id": 3, "step": 9, "generation": 1, "taken_through": 8}
+    assert prefetch.request() == {"id": 3, "step": 9, "generation": 1, "taken_through": 8, "waited_s": 0.0}
 
 
 def test_an_older_move_changes_nothing_but_a_load_goes_back():
@@ -96,7 +96,7 @@ def test_after_a_lost_connection_what_is_held_stays_and_all_that_was_taken_is_sa
     lost = prefetch.request()
     prefetch.forget_request()
     prefetch.arrived(lost["id"], make_batch(2))
-    assert prefetch.request() == {"id": 4, "step": 2, "generation": 0, "taken_through": 0}
+    assert prefetch.request() == {"id": 4, "step": 2, "generation": 0, "taken_through": 0, "waited_s": 0.0}
     assert prefetch.hand_out().step == 1
 
 

@@ -227,3 +227,17 @@ def test_a_stranger_that_is_silent_does_not_keep_a_server_from_closing(run):
     with LinkServer(run, **SETTINGS) as server, raw_socket(server):
         began = time.monotonic()
     assert time.monotonic() - began < 20
+
+
+def test_the_run_hears_how_long_a_loop_has_waited(run, server):
+    run.change(ready=1)
+    with connect(url(server)) as client:
+        assert next(client).step == 0
+        comes = threading.Timer(0.5, run.change, kwargs={"ready": 10})
+        comes.start()
+        assert next(client).step == 1
+        next(client)
+        next(client)
+        assert client.waited_s >= 0.4
+        until_held(client, 2)
+    assert 0.4 <= run.waits[0] <= client.waited_s + 0.1

@@ -14,9 +14,9 @@ def of_source(**changes) -> SourceCounters:
     return SourceCounters(**{**zeros, "wanted": 100, "ready": 50, **changes})
 
 
-def counters(at_s, web=None, photos=None) -> Counters:
+def counters(at_s, web=None, photos=None, *, waited_s=0.0) -> Counters:
     sources = {"web": web or of_source(), "photos": photos or of_source()}
-    return Counters(now_s=at_s, sources=sources, seats=SEATS, hosts=HOSTS)
+    return Counters(now_s=at_s, sources=sources, seats=SEATS, hosts=HOSTS, waited_s=waited_s)
 
 
 def gauges(profiled=None) -> Gauges:
@@ -45,9 +45,9 @@ def test_ranks_that_waited_are_taken_to_ask_for_more():
     gauge = gauges()
     read(gauge, counters(0.0))
     rows = {"samples": 100, "rows_transformed": 100, "transform_s": 1.0}
-    found = read(gauge, counters(2.0, of_source(**rows), of_source(**rows, starved_s=1.0)))
+    found = read(gauge, counters(2.0, of_source(**rows), of_source(**rows, starved_s=1.5), waited_s=1.0))
     assert found.rate == pytest.approx(200.0)
-    assert found.sources["photos"].starved_s == 1.0
+    assert found.sources["photos"].starved_s == 1.5
 
 
 def test_what_lies_ahead_is_the_peak_share_and_rows_that_grow():
