@@ -22,6 +22,7 @@ from msd.core.sample import Failure
 from msd.core.state import StateDict
 from msd.cost.analytic import build_cost
 from msd.errors import ConfigError
+from msd.loader.buffer import BufferPool
 from msd.loader.loader import SourceLoader
 from msd.loader.poison.precautions import Precautions
 from msd.loader.poison.suspects import Suspects
@@ -169,11 +170,14 @@ def build_loaders(
     """Return a loader for every source; together they hold at most `PAYLOAD_BYTES`."""
     suspects = Suspects() if suspects is None else suspects
     chains = build_chains(config) if chains is None else chains
-    share = _share(config)
+    pool = BufferPool(PAYLOAD_BYTES, len(config.sources))
     loaders: dict[str, SourceLoader] = {}
     try:
         for name in config.sources:
-            loaders[name] = build_loader(config, orders[name], chains[name], buffer_bytes=share, suspects=suspects)
+            loaders[name] = build_loader(
+                config, orders[name], chains[name], buffer_bytes=PAYLOAD_BYTES, read_bytes=_read_share(config),
+                pool=pool, suspects=suspects,
+            )  # fmt: skip
     except BaseException:
         for loader in loaders.values():
             loader.close()
@@ -188,6 +192,7 @@ def build_loader(
     *,
     buffer_bytes: int,
     read_bytes: int | None = None,
+    pool: BufferPool | None = None,
     suspects: Suspects | None = None,
 ) -> SourceLoader:
     """Return a loader for one source; several of one source may divide its windows."""
@@ -199,6 +204,7 @@ def build_loader(
         total_ordinals=order.total_ordinals(config.max_epochs(order.source)),
         buffer_bytes=buffer_bytes,
         read_bytes=read_bytes,
+        pool=pool,
         suspects=suspects,
     )
 
@@ -273,6 +279,7 @@ def build_coordinator(
     placement: Placement,
     constructors: Mapping[str, tuple[int, ...]],
     depth: int,
+    ahead_bytes: int = PAYLOAD_BYTES // 2,
     held_bytes: int = 256 << 20,
     shadows: Iterable[str] = (),
     standing: Standing | None = None,
@@ -292,7 +299,7 @@ def build_coordinator(
         placement=placement,
         constructors=constructors,
         depth=depth,
-        share_bytes=_share(config) // 2,
+        ahead_bytes=ahead_bytes,
         held_bytes=held_bytes,
         shadows=shadows,
         stalls={
@@ -356,9 +363,9 @@ def next_plan(
         planner.observe(table)
 
 
-def _share(config: PipelineConfig) -> int:
-    """Return the payload that one source may hold."""
-    return max(4 << 20, PAYLOAD_BYTES // max(1, len(config.sources)))
+def _read_share(config: PipelineConfig) -> int:
+    """Return the raw rows that one source may hold ahead."""
+    return max(1 << 20, PAYLOAD_BYTES // (4 * max(1, len(config.sources))))
 
 
 def check_images(chains: Mapping[str, TransformChain]) -> None:

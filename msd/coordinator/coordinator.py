@@ -61,7 +61,7 @@ class Coordinator:
         constructors: Mapping[str, tuple[int, ...]],
         shadows: Iterable[str] = (),
         depth: int = 3,
-        share_bytes: int = 16 << 20,
+        ahead_bytes: int = 128 << 20,
         held_bytes: int = 256 << 20,
         stalls: Mapping[str, StallTerms] | None = None,
         deadline_s: float = 300.0,
@@ -78,7 +78,7 @@ class Coordinator:
             shadows: Hosts that stand by.
             depth: Steps planned from the one on that the slowest connected rank asks for. Without constructors
                 nothing is planned ahead: only what is recalled.
-            share_bytes: Payload that one source may have waiting.
+            ahead_bytes: Payload that rows of all sources may have waiting together.
             held_bytes: Payload above which a constructor is given no step that is not asked for yet.
             stalls: What happens when a source does not deliver; waited for without end if it is left out.
             deadline_s: For how long a run without a loader host waits for another.
@@ -106,7 +106,7 @@ class Coordinator:
             handout=self._handout,
             edits=self._edits,
             depth=depth,
-            share_bytes=share_bytes,
+            ahead_bytes=ahead_bytes,
         )
         stall = None if standing is None else standing.stall
         watch = Watch(stalls or {}, deadline_s=deadline_s, stall=stall)

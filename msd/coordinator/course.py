@@ -37,7 +37,7 @@ class Course:
         handout: Handout,
         edits: Edits,
         depth: int,
-        share_bytes: int,
+        ahead_bytes: int,
     ) -> None:
         """Take the parts; `begin` says from where.
 
@@ -50,7 +50,7 @@ class Course:
             handout: What constructors were told.
             edits: The journal.
             depth: Steps planned from the one on that the slowest connected rank asks for.
-            share_bytes: Payload that one source may have waiting.
+            ahead_bytes: Payload that rows of all sources may have waiting together.
         """
         self._new_planner = new_planner
         self.orders = orders
@@ -60,7 +60,7 @@ class Course:
         self._handout = handout
         self._edits = edits
         self._depth = depth
-        self._share_bytes = share_bytes
+        self._ahead_bytes = ahead_bytes
         self.recalled = -1
         """The step whose plan somebody wants held."""
 
@@ -259,7 +259,7 @@ class Course:
 
     def _lane(self, planner: Planner) -> Lane:
         noted = self._edits.noted_from(planner.step)
-        return Lane(planner, self.orders, self.totals, share_bytes=self._share_bytes, edits=noted)
+        return Lane(planner, self.orders, self.totals, ahead_bytes=self._ahead_bytes, edits=noted)
 
     def _limit(self) -> int:
         """Return the step before which steps are planned."""

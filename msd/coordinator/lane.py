@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from msd.coordinator.gauges import SourceGauge
-from msd.coordinator.lookahead import Lookahead, RowRequest
+from msd.coordinator.lookahead import Lookahead, RowRequest, Waiting
 from msd.core.journal import Edit, SkipRows
 from msd.core.order import SourceOrder
 from msd.core.plan import StepPlan
@@ -22,7 +22,7 @@ class Lane:
         orders: Mapping[str, SourceOrder],
         totals: Mapping[str, int | None],
         *,
-        share_bytes: int,
+        ahead_bytes: int,
         edits: Iterable[Edit] = (),
     ) -> None:
         """Go on from where `planner` stands.
@@ -31,13 +31,14 @@ class Lane:
             planner: At a step boundary.
             orders: The sequence of each source.
             totals: Ordinals in all of each source, None without end.
-            share_bytes: Payload that one source may have waiting before it is asked for no more than is needed.
+            ahead_bytes: Payload that rows of all sources may have waiting together. It is divided by what steps take
+                of each; past its part a source is asked for no more than is needed.
             edits: Those that its position does not tell of, in order.
         """
         self._planner = planner
         self._orders = orders
         self._totals = totals
-        self._share_bytes = share_bytes
+        self._waiting = Waiting(ahead_bytes, len(orders))
         self._edits = deque(edits)
         self._sources = {name: self._lookahead(name) for name in orders}
         self._quiet = set(planner.idle_sources)
@@ -136,10 +137,11 @@ class Lane:
         # The planner may have gone back to the beginning of a step that it was filling, and forgotten rows.
         for name, source in self._sources.items():
             if source.observed != self._planner.needs(name):
+                source.forget()
                 self._sources[name] = self._lookahead(name)
         self._quiet = set(self._planner.idle_sources)
         self._stirred = dict.fromkeys(self._sources)
 
     def _lookahead(self, name: str) -> Lookahead:
         start = self._planner.needs(name)
-        return Lookahead(self._orders[name], total=self._totals[name], start=start, share_bytes=self._share_bytes)
+        return Lookahead(self._orders[name], total=self._totals[name], start=start, waiting=self._waiting)

@@ -1,8 +1,9 @@
 """Which rows to have examined next, so that planning seldom waits. Never changes what is planned.
 
 Per source: rows that were asked for, metadata that arrived (in any order, perhaps twice), and how far ahead of the
-draws it pays to be. Metadata has no bound of its own; the payload behind it does: past its share of bytes a source is
-asked for no more than the row that the planner waits for.
+draws it pays to be. Metadata has no bound of its own; the payload behind it does: all sources together have so many
+bytes, of which each has a part as large as what steps take of it; past its part a source is asked for no more than the
+row that the planner waits for. So a source that nobody draws from, or one with large rows, holds up no other.
 """
 
 from collections import deque
@@ -15,6 +16,10 @@ from msd.core.sample import MetaTable
 
 FIRST_ROWS = 8
 MOST_ROWS = 4096
+SMOOTHING = 0.3
+"""Weight of the newest step, or table, in what is taken for usual."""
+EQUAL_PART = 0.1
+"""Of the bytes that may wait: divided equally, so that a source of which little was drawn can begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +31,34 @@ class RowRequest:
     num_rows: int
 
 
+class Waiting:
+    """The bytes that rows of all sources may have waiting, and what the steps take of each."""
+
+    def __init__(self, max_bytes: int, num_sources: int) -> None:
+        """Let every source have the same until it is known what steps take."""
+        self._max_bytes = max_bytes
+        self._num_sources = max(1, num_sources)
+        self._step_bytes = 0.0
+
+    def weigh(self, change: float) -> None:
+        """Take that steps have so many bytes more than before."""
+        self._step_bytes = max(0.0, self._step_bytes + change)
+
+    def part_of(self, step_bytes: float) -> float:
+        """Return the bytes that a source may have waiting, of which steps take so many."""
+        equal = 1.0 / self._num_sources
+        by_need = step_bytes / self._step_bytes if self._step_bytes > 0 else equal
+        return self._max_bytes * (EQUAL_PART * equal + (1.0 - EQUAL_PART) * min(1.0, by_need))
+
+
 class Lookahead:
     """Rows of one source on their way to a planner."""
 
-    def __init__(self, order: SourceOrder, *, total: int | None, start: int, share_bytes: int) -> None:
+    def __init__(self, order: SourceOrder, *, total: int | None, start: int, waiting: Waiting) -> None:
         """Begin at ordinal `start` of a source that has `total` ordinals, or no end."""
         self._order = order
         self._total = 0 if order.rows_per_epoch == 0 else total
-        self._share_bytes = share_bytes
+        self._waiting = waiting
         self._asked = start
         self._arrived = start
         self._consumed = start
@@ -44,6 +69,8 @@ class Lookahead:
         self._early: dict[int, MetaTable] = {}
         self._weight: deque[tuple[int, int]] = deque()
         self._bytes_ahead = 0
+        self._row_bytes = self._step_bytes = 0.0
+        """Of late: of a row, and of what a step takes."""
         self._rows_ahead = FIRST_ROWS
         self._needs: int | None = None
         self._on_its_way = start
@@ -86,8 +113,17 @@ class Lookahead:
         self._consumed = ordinal
         # Two steps' worth ahead, forgetting a rush slowly.
         self._rows_ahead = max(FIRST_ROWS, min(MOST_ROWS, max(2 * used, self._rows_ahead * 7 // 8)))
+        before = self._bytes_ahead
         while self._weight and self._weight[0][0] <= ordinal:
             self._bytes_ahead -= self._weight.popleft()[1]
+        change = SMOOTHING * (before - self._bytes_ahead - self._step_bytes)
+        self._step_bytes += change
+        self._waiting.weigh(change)
+
+    def forget(self) -> None:
+        """Have what steps take of this source count no longer: another one is in its place."""
+        self._waiting.weigh(-self._step_bytes)
+        self._step_bytes = 0.0
 
     def requests(self) -> list[RowRequest]:
         """Return what to ask for now; it is then counted as asked."""
@@ -96,7 +132,7 @@ class Lookahead:
             wanted = max(wanted, self._needs + 1)
         asked, self._repeated = list(self._repeated.values()), {}
         while self._asked < wanted and (self._total is None or self._asked < self._total):
-            if self._bytes_ahead > self._share_bytes and not (self._needs is not None and self._asked <= self._needs):
+            if self._is_full() and not (self._needs is not None and self._asked <= self._needs):
                 break
             window = self._order.window_at(self._asked)
             # Requests end where stripes do: each is for one loader, however windows are divided.
@@ -108,6 +144,11 @@ class Lookahead:
             asked.append(request)
             self._asked = end
         return asked
+
+    def _is_full(self) -> bool:
+        """Return whether as many bytes wait as may, those that are on their way included."""
+        coming = (self._asked - self._arrived) * self._row_bytes
+        return self._bytes_ahead + coming > self._waiting.part_of(self._step_bytes)
 
     def unanswered(self) -> list[RowRequest]:
         """Return what was asked and has not arrived, the first rows first."""
@@ -132,6 +173,8 @@ class Lookahead:
             following = self._early.pop(self._arrived)
             ready.append(following)
             num_bytes = int(following.num_bytes_S.sum())
+            if following.num_rows:
+                self._row_bytes += SMOOTHING * (num_bytes / following.num_rows - self._row_bytes)
             self._weight.append((following.end, num_bytes))
             self._bytes_ahead += num_bytes
             self._arrived = following.end

@@ -8,7 +8,7 @@ import numpy as np
 from msd.core.order import SourceOrder
 from msd.core.sample import Failure, MetaTable, Outcome, RawSample, Sample, SampleId, SampleSlab
 from msd.errors import EngineError
-from msd.loader.buffer import PayloadBuffer
+from msd.loader.buffer import BufferPool, PayloadBuffer
 from msd.loader.counts import Tally
 from msd.loader.poison.suspects import RowsKilled, Suspects
 from msd.loader.rows import RowReader
@@ -39,6 +39,7 @@ class SourceLoader:
         total_ordinals: int | None,
         buffer_bytes: int = 64 << 20,
         read_bytes: int | None = None,
+        pool: BufferPool | None = None,
         suspects: Suspects | None = None,
     ) -> None:
         """Make a loader that holds nothing yet.
@@ -50,6 +51,7 @@ class SourceLoader:
             total_ordinals: Ordinals in all, or None if the source repeats for ever.
             buffer_bytes: Payload held at most.
             read_bytes: Raw rows read ahead at most, besides; None is a quarter of `buffer_bytes`.
+            pool: What the loaders of this process hold together; None leaves them to themselves.
             suspects: Which rows are not to be run, of all sources of this process; None is none.
         """
         self.source = order.source
@@ -58,7 +60,7 @@ class SourceLoader:
         self._chain = chain
         self._total = total_ordinals if order.rows_per_epoch else 0
         self._rows = RowReader(order, reader, read_bytes=buffer_bytes // 4 if read_bytes is None else read_bytes)
-        self._buffer = PayloadBuffer(buffer_bytes)
+        self._buffer = PayloadBuffer(buffer_bytes, pool)
         self._tally = Tally()
         self._suspects = Suspects() if suspects is None else suspects
         self._killed: dict[int, tuple[str, int]] = {}

@@ -27,7 +27,7 @@ class MadeUpRun:
         partitions: int = 2,
         planner: type[Planner] = Planner,
         depth: int = 3,
-        share_bytes: int = 1 << 20,
+        ahead_bytes: int = 1 << 20,
         held_bytes: int = 1 << 20,
         shadows: Sequence[str] = (),
         stalls: Mapping[str, StallTerms] | None = None,
@@ -42,8 +42,8 @@ class MadeUpRun:
             hosts: Loader hosts.
             partitions: Of each source.
             planner: The class of planner.
-            depth: Of the coordinator, as `share_bytes` and `held_bytes`.
-            share_bytes: See there.
+            depth: Of the coordinator, as `ahead_bytes` and `held_bytes`.
+            ahead_bytes: See there.
             held_bytes: See there.
             shadows: See there.
             stalls: See there.
@@ -60,7 +60,7 @@ class MadeUpRun:
             "placement": placement or deal(dict.fromkeys(sources, partitions), hosts),
             "constructors": constructors,
             "depth": depth,
-            "share_bytes": share_bytes,
+            "ahead_bytes": ahead_bytes,
             "held_bytes": held_bytes,
             "shadows": shadows,
             "stalls": stalls,

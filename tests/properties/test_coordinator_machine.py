@@ -64,7 +64,7 @@ def new_run() -> MadeUpRun:
         RANKS,
         hosts=("a", "b", "c"),
         depth=DEPTH,
-        share_bytes=400,
+        ahead_bytes=400,
         held_bytes=1000,
         mesh=Mesh.of(tp=4),  # One bucket: it is planned ten times as fast as two.
         terms={"books": {"max_rate": 0.9}},

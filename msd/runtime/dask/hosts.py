@@ -22,6 +22,7 @@ from msd.config import PipelineConfig
 from msd.core.order import SourceOrder
 from msd.core.sample import SampleId, SampleSlab
 from msd.errors import EngineError
+from msd.loader.buffer import BufferPool
 from msd.loader.counts import Spent
 from msd.loader.loader import SourceLoader
 from msd.loader.poison.notes import Ended, folder_of
@@ -100,7 +101,8 @@ class LoaderHost:
             self._precautions.close()
             raise
         num_sources = max(1, len(config.sources))
-        self._buffer_bytes = max(4 << 20, buffer_bytes // num_sources)
+        self._buffer_bytes = buffer_bytes
+        self._pool = BufferPool(buffer_bytes, num_sources)
         self._read_bytes = READ_BYTES // num_sources
         fills = config.runtime.fill_shadows
         self._workshop = Workshop(name, threads=threads, make=self._make, holds_ahead=fills)
@@ -148,6 +150,7 @@ class LoaderHost:
             self._chains[source],
             buffer_bytes=self._buffer_bytes,
             read_bytes=self._read_bytes,
+            pool=self._pool,
             suspects=self._suspects,
         )
 
@@ -270,6 +273,7 @@ class LoaderHost:
             "host": self.name,
             "pid": os.getpid(),
             "pss_bytes": pss,
+            "payload_bytes": self._pool.nbytes,
             "cores": CPU_COUNT,
             "memory_bytes": MEMORY_LIMIT,
             "sources": counts,

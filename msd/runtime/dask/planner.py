@@ -30,6 +30,7 @@ from msd.runtime.dask.helm import Helm
 from msd.runtime.dask.hosts import TICK_S
 from msd.runtime.dask.lifetime import close_when_released, listen_for_losses
 from msd.runtime.dask.orders import plain, start_of
+from msd.runtime.dask.outfit import HOST_BYTES
 from msd.runtime.dask.planner_store import PlannerStore
 from msd.runtime.dask.standings import rank_from_wire, stall_to_wire, standing_from_wire, standing_to_wire
 from msd.runtime.dask.wire import Wire
@@ -92,6 +93,8 @@ class PlannerActor:
             placement=placement,
             constructors=constructors,
             depth=DEPTH,
+            # The other half is for what is planned and on its way to ranks.
+            ahead_bytes=config.runtime.workers * HOST_BYTES // 2,
             standing=None if standing is None else standing_from_wire(standing),
         )
         self._store: PlannerStore | None = None

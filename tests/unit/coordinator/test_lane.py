@@ -11,14 +11,14 @@ from msd.testing.tables import row, settings_of, table_of
 SOURCES = {"web": [row(20)] * 40, "books": [row(50)] * 40}
 
 
-def make(*, share_bytes=1 << 20, **changes) -> Lane:
+def make(*, ahead_bytes=1 << 20, **changes) -> Lane:
     settings = settings_of(SOURCES, **changes)
     orders = {
         name: SourceOrder(seed=1, source=name, blocks=made_up_blocks([20, 20]), shuffle=True, window_blocks=1)
         for name in SOURCES
     }
     totals = {terms.name: terms.total_ordinals for terms in settings.sources}
-    return Lane(Planner(settings), orders, totals, share_bytes=share_bytes)
+    return Lane(Planner(settings), orders, totals, ahead_bytes=ahead_bytes)
 
 
 def feed(lane: Lane, requests) -> None:
@@ -97,10 +97,10 @@ def test_the_end_is_an_outcome(end):
 
 
 def test_what_is_drawn_to_be_dropped_holds_back_no_request_behind_it():
-    lane = make(share_bytes=400)
-    lane.note(SkipSteps(at_step=0, count=50))
+    lane = make(ahead_bytes=16_000)
+    lane.note(SkipSteps(at_step=0, count=400))
     rounds = 0
     while not isinstance(lane.plan(), StepPlan):
         rounds += 1
         feed(lane, lane.requests())
-    assert rounds < 15
+    assert rounds < 150, "six hundred, if it did"

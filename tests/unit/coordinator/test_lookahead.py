@@ -1,15 +1,15 @@
 import pytest
 
-from msd.coordinator.lookahead import FIRST_ROWS, Lookahead, RowRequest
+from msd.coordinator.lookahead import FIRST_ROWS, Lookahead, RowRequest, Waiting
 from msd.core.allocation import STRIPE_ROWS
 from msd.core.order import SourceOrder
 from msd.testing.blocks import made_up_blocks
 from msd.testing.tables import row, table_of
 
 
-def make(*, rows_B=(50,) * 8, total=None, start=0, share_bytes=1 << 20) -> Lookahead:
+def make(*, rows_B=(50,) * 8, total=None, start=0, ahead_bytes=1 << 20) -> Lookahead:
     order = SourceOrder(seed=1, source="web", blocks=made_up_blocks(rows_B), shuffle=True, window_blocks=2)
-    return Lookahead(order, total=total, start=start, share_bytes=share_bytes)
+    return Lookahead(order, total=total, start=start, waiting=Waiting(ahead_bytes, 1))
 
 
 def answer(request: RowRequest, length: int = 10):
@@ -110,7 +110,7 @@ def test_only_what_concerns_the_lost_is_asked_again():
 
 @pytest.mark.parametrize("needed", [30, 31])
 def test_past_its_bytes_a_source_is_asked_for_what_is_needed_and_no_more(needed):
-    lookahead = make(share_bytes=1)
+    lookahead = make(ahead_bytes=1)
     (request,) = lookahead.requests()
     lookahead.arrive(answer(request))
     lookahead.consume(2)
@@ -121,8 +121,61 @@ def test_past_its_bytes_a_source_is_asked_for_what_is_needed_and_no_more(needed)
 
 
 def test_bytes_of_consumed_rows_no_longer_count():
-    lookahead = make(share_bytes=1)
+    lookahead = make(ahead_bytes=1)
     (request,) = lookahead.requests()
     lookahead.arrive(answer(request))
     lookahead.consume(8)
     assert spans(lookahead.requests())[0][0] == 8
+
+
+def settled(lookahead: Lookahead, *, steps: int, rows: int, length: int) -> None:
+    """Draw so many rows a step, all of which arrive."""
+    at = lookahead.consumed
+    for _ in range(steps):
+        for request in lookahead.requests():
+            lookahead.arrive(answer(request, length))
+        while lookahead.observed < at + rows:
+            lookahead.starve(lookahead.observed)
+            for request in lookahead.requests():
+                lookahead.arrive(answer(request, length))
+        at += rows
+        lookahead.consume(at)
+
+
+def waiting_rows(lookahead: Lookahead) -> int:
+    """Have a source asked for as much as may be, all of which arrives, and return how many rows wait."""
+    while requests := lookahead.requests():
+        for request in requests:
+            lookahead.arrive(answer(request, 100))
+    return lookahead.observed - lookahead.consumed
+
+
+def test_bytes_go_to_sources_as_steps_take_them():
+    """Answers DK-6, of sources together."""
+    waiting = Waiting(200_000, 3)
+    sources = [
+        Lookahead(
+            SourceOrder(seed=1, source="web", blocks=made_up_blocks((50,) * 80), shuffle=True, window_blocks=2),
+            total=None,
+            start=0,
+            waiting=waiting,
+        )
+        for _ in range(3)
+    ]
+    for _ in range(20):
+        settled(sources[0], steps=1, rows=200, length=100)
+        settled(sources[1], steps=1, rows=20, length=100)
+    much, little, nothing = map(waiting_rows, sources)
+    assert much > 4 * little, "ten times as much is taken of the first"
+    assert little >= 20
+    assert nothing > 0
+    held = (much + little + nothing) * 400
+    assert held <= 200_000 + 3 * STRIPE_ROWS * 400
+
+
+def test_rows_on_their_way_count_as_those_that_arrived():
+    lookahead = make(ahead_bytes=40_000)
+    settled(lookahead, steps=20, rows=100, length=100)
+    num_asked = sum(request.num_rows for request in lookahead.requests())
+    assert lookahead.asked - lookahead.consumed <= 40_000 // 400 + STRIPE_ROWS
+    assert num_asked > 0

@@ -1,7 +1,7 @@
 import numpy as np
 
 from msd.core.sample import Sample, SampleId
-from msd.loader.buffer import PayloadBuffer
+from msd.loader.buffer import BufferPool, PayloadBuffer
 
 SMALL = 100
 """Tokens of a sample; with its overhead a row takes 912 bytes."""
@@ -68,3 +68,45 @@ def test_release_drops_what_lies_before():
     assert buffer.nbytes == 3 * ROW
     buffer.clear()
     assert (len(buffer), buffer.nbytes) == (0, 0)
+
+
+# Buffers that share a pool.
+
+
+def test_whoever_needs_most_holds_most_and_all_together_no_more_than_there_is():
+    pool = BufferPool(30 * ROW, 3)
+    much, little, _ = (PayloadBuffer(30 * ROW, pool) for _ in range(3))
+    for ordinal in range(100):
+        much.put(ordinal, row(ordinal))
+    assert len(much) == 20
+    for ordinal in range(10):
+        little.put(ordinal, row(ordinal))
+        assert pool.nbytes == much.nbytes + little.nbytes <= 30 * ROW
+    assert len(little) == 3, "its floor is not taken from it"
+    much.clear()
+    for ordinal in range(10):
+        little.put(ordinal, row(ordinal))
+    assert len(little) == 10, "what others let go of is there for it"
+
+
+def test_where_little_room_is_left_what_was_handed_out_is_not_kept():
+    pool = BufferPool(30 * ROW, 1)
+    buffer = PayloadBuffer(30 * ROW, pool)
+    for ordinal in range(14):
+        buffer.put(ordinal, row(ordinal))
+    assert held(buffer, range(5)) == [0, 1, 2, 3, 4]
+    assert held(buffer, range(5)) == [4], "the first four went: more than half of the room was taken"
+    assert pool.nbytes == buffer.nbytes == 10 * ROW
+
+
+def test_what_is_released_is_given_back():
+    pool = BufferPool(30 * ROW, 2)
+    buffers = [PayloadBuffer(30 * ROW, pool) for _ in range(2)]
+    for buffer in buffers:
+        for ordinal in range(6):
+            buffer.put(ordinal, row(ordinal))
+        buffer.put(5, row(5))
+        buffer.release(4)
+    assert pool.nbytes == 4 * ROW
+    buffers[0].clear()
+    assert pool.nbytes == 2 * ROW
