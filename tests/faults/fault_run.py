@@ -173,8 +173,10 @@ class FaultyRun:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         self._restart_ranks()
+        ranks = [rank.service for rank in self.ranks if isinstance(rank, ProgramRank)]
         for service in self.services.values():
-            service.tick()
+            # One that was lost a moment ago must not come back alone: all do, from the same state.
+            service.tick(again=service not in ranks)
             self._see(service)
 
     def _see(self, service: Service) -> None:
@@ -194,8 +196,11 @@ class FaultyRun:
         for rank in programs:
             if rank.service.program is not None:
                 rank.service.program.kill()
-            rank.service.is_wanted = True
+                rank.service.program.process.wait()
         choose(self._folder, len(programs), before=self.steps - 1)
+        for rank in programs:
+            rank.service.is_wanted = True
+            rank.service.tick()
 
     def _end(self, outcome: Outcome) -> None:
         """End the programs as a service manager does, the run first, and look at what stays."""

@@ -30,12 +30,16 @@ class Service:
     lives: deque[Program] = field(default_factory=lambda: deque(maxlen=TOLD_LIVES))
     """The latest, also those that ended."""
 
-    def tick(self) -> None:
-        """Start it unless it runs, or has done all."""
+    def tick(self, *, again: bool = True) -> None:
+        """Start it unless it runs, or has done all.
+
+        Args:
+            again: Start it also if it ran before.
+        """
         status = None if self.program is None else self.program.process.poll()
         if self.may_end and status == 0:
             self.is_wanted = False
-        if self.is_wanted and (self.program is None or status is not None):
+        if self.is_wanted and (self.program is None or (again and status is not None)):
             assert self.starts < MOST_STARTS, f"{self.name} has ended {self.starts} times: {self.output[-2000:]}"
             self.program = self.start(f"{self.name}.{self.starts}", *self.command, env=self.env)
             self.lives.append(self.program)

@@ -115,6 +115,11 @@ class EmbeddedCluster:
         """Of the workers that are to be there."""
         return tuple(self._workers)
 
+    @property
+    def folder(self) -> str:
+        """Removed with the cluster, also if this process is killed."""
+        return self._logs.name
+
     def _start(self, name: str) -> None:
         command = [
             sys.executable, "-m", "distributed.cli.dask_worker", self.address, "--name", name, "--nthreads", "1",

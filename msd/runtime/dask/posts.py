@@ -45,6 +45,7 @@ class Posts:
         *,
         happened: Callable[[Event], None],
         stands_by: Callable[[str], bool],
+        folder: str | None,
         listen: str | None,
         silence_s: float,
     ) -> None:
@@ -57,6 +58,7 @@ class Posts:
             tasks: For what is done beside.
             happened: Takes events.
             stands_by: Returns whether a loader host holds nothing until another one is lost.
+            folder: That is removed with the workers, if they are our own.
             listen: Where constructors listen for ranks; None takes the address of their Dask workers.
             silence_s: Whoever is told something answers within this.
         """
@@ -65,7 +67,7 @@ class Posts:
         """The ranks of each constructor."""
         self._registry, self._pinging, self._tasks = registry, pinging, tasks
         self._happened, self._stands_by = happened, stands_by
-        self._listen, self._silence_s = listen, silence_s
+        self._folder, self._listen, self._silence_s = folder, listen, silence_s
         self.seats: Allocation = {}
         """Loaders by source as they were last heard of; empty as long as nobody steers them."""
         self._client: Any = None
@@ -294,7 +296,7 @@ class Posts:
                 return self._maker.submit(LoaderHost, f"loader-host {fill.post}", fill.epoch, fill.worker, *args)
             case "constructor":
                 ranks = self.served[fill.post]
-                socket = socket_path(self.run.name, list(self.served).index(fill.post), fill.epoch)
+                socket = socket_path(self.run.name, list(self.served).index(fill.post), fill.epoch, self._folder)
                 link = link_of(self.run, fill.worker, socket, self._listen)
                 args = (self.run.name, fill.post, config, ranks, self.run.identity, link)
                 return self._maker.submit(ConstructorActor, fill.post, fill.epoch, fill.worker, *args)

@@ -114,12 +114,14 @@ class Registry:
         raise EngineError("the registry of a run serves no rank; ask it WHERE, and go there")
 
 
-def socket_path(run: str, number: int, epoch: int) -> str | None:
+def socket_path(run: str, number: int, epoch: int, folder: str | None = None) -> str | None:
     """Return where a constructor's Unix socket may lie, or None where the system's limit of 107 bytes leaves no room.
+
+    In the folder of a cluster of the run's own it goes with that, however the constructor ends.
 
     An epoch has a socket of its own: what listens at the one before may be only slow.
     """
-    path = os.path.join(tempfile.gettempdir(), f"msd-{run}-{number}-e{epoch}.sock")
+    path = os.path.join(folder or tempfile.gettempdir(), f"msd-{run}-{number}-e{epoch}.sock")
     return path if len(os.fsencode(path)) <= 107 else None
 
 

@@ -118,6 +118,7 @@ class Supervisor:
             self._tasks,
             happened=self._put,
             stands_by=self._roster.stands_by,
+            folder=None if cluster is None else cluster.folder,
             listen=listen,
             silence_s=silence_s,
         )

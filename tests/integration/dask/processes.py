@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-_QUIET = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1"}
+_QUIET = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 
 
 class Program:
@@ -42,14 +42,24 @@ class Program:
         try:
             status = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} still runs after {timeout_s:g} s: {self.output[-2000:]}") from None
+            raise self._hangs(timeout_s) from None
         assert status == 0, f"{self.name} ended with {status}: {self.output[-2000:]}"
         return self.output
 
     def stop(self, timeout_s: float = 15.0) -> int:
         """Interrupt it as a service manager does, and return its exit status."""
         self.process.terminate()
-        return self.process.wait(timeout_s)
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise self._hangs(timeout_s) from None
+
+    def _hangs(self, timeout_s: float) -> AssertionError:
+        """Return what to raise for a program that does not end, with where each of its threads is."""
+        self.process.send_signal(signal.SIGABRT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        return AssertionError(f"{self.name} still runs after {timeout_s:g} s: {self.output[-8000:]}")
 
     def kill(self) -> None:
         """End it and all that it started, also in sessions of their own."""

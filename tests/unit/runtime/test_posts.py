@@ -48,6 +48,7 @@ class Bench:
             Tasks(self.errors.append),
             happened=self.happened.append,
             stands_by=lambda post: False,
+            folder=None,
             listen=None,
             silence_s=0.5,
         )
