@@ -16,6 +16,9 @@ from msd.core.sample import MetaTable
 
 FIRST_ROWS = 8
 MOST_ROWS = 4096
+LEAST_STEPS, MOST_STEPS = 2.0, 6.0
+"""Steps' worth of rows that it pays to have ready: more of a source that steps wait for, since some take more of it
+than others, and its workers are not to be idle after one that took less."""
 SMOOTHING = 0.3
 """Weight of the newest step, or table, in what is taken for usual."""
 EQUAL_PART = 0.1
@@ -72,6 +75,9 @@ class Lookahead:
         self._row_bytes = self._step_bytes = 0.0
         """Of late: of a row, and of what a step takes."""
         self._rows_ahead = FIRST_ROWS
+        self._steps_ahead = LEAST_STEPS
+        self._was_starved = False
+        """Whether the planner has waited since its last step."""
         self._needs: int | None = None
         self._on_its_way = start
         """The ordinal after the last row that is asked for once the last doubling has had its effect."""
@@ -105,14 +111,20 @@ class Lookahead:
         if self._needs != ordinal and ordinal >= self._on_its_way:
             self._rows_ahead = min(MOST_ROWS, 2 * self._rows_ahead)
             self._on_its_way = max(ordinal + 1, self._consumed + self._rows_ahead)
-        self._needs = ordinal
+        self._needs, self._was_starved = ordinal, True
 
     def consume(self, ordinal: int) -> None:
         """Note that the planner stands at `ordinal` after a step."""
         used = ordinal - self._consumed
         self._consumed = ordinal
-        # Two steps' worth ahead, forgetting a rush slowly.
-        self._rows_ahead = max(FIRST_ROWS, min(MOST_ROWS, max(2 * used, self._rows_ahead * 7 // 8)))
+        if self._was_starved:
+            self._steps_ahead = min(MOST_STEPS, self._steps_ahead + 1.0)
+        else:
+            self._steps_ahead = max(LEAST_STEPS, self._steps_ahead - 0.1)
+        self._was_starved = False
+        # So many steps' worth ahead, forgetting a rush slowly.
+        ahead = max(int(self._steps_ahead * used), self._rows_ahead * 7 // 8)
+        self._rows_ahead = max(FIRST_ROWS, min(MOST_ROWS, ahead))
         before = self._bytes_ahead
         while self._weight and self._weight[0][0] <= ordinal:
             self._bytes_ahead -= self._weight.popleft()[1]

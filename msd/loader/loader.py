@@ -1,6 +1,8 @@
 """The loader of a source: rows in sequence, what is known of them, and their payload when it is asked for."""
 
-from collections.abc import Container, Sequence
+import contextlib
+import threading
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,7 @@ class SourceLoader:
 
     What `examine` and `fetch` return depends on the source, its order and its transforms alone: any number of loaders
     may examine any windows in any order. Payload is held as long as the buffer has room and made again otherwise. For
-    one thread at a time.
+    any number of threads: they read and hold one at a time, and transform at once.
     """
 
     def __init__(
@@ -63,6 +65,10 @@ class SourceLoader:
         self._buffer = PayloadBuffer(buffer_bytes, pool)
         self._tally = Tally()
         self._suspects = Suspects() if suspects is None else suspects
+        self._lock = threading.Lock()
+        """Held around everything but transforms."""
+        self._release_due: int | None = None
+        """Ordinal before which payload is to go as soon as nobody holds the lock."""
         self._killed: dict[int, tuple[str, int]] = {}
         """Shard and row within it of killed rows, by ordinal."""
 
@@ -100,20 +106,24 @@ class SourceLoader:
         wanted = list(dict.fromkeys(ids))
         held: dict[int, tuple[Sample, ...]] = {}
         missing: list[int] = []
-        for ordinal in dict.fromkeys(sample_id.ordinal for sample_id in wanted):
-            samples = self._buffer.get(ordinal)
-            if samples is None:
-                missing.append(ordinal)
-            else:
-                held[ordinal] = samples
+        with self._alone():
+            for ordinal in dict.fromkeys(sample_id.ordinal for sample_id in wanted):
+                samples = self._buffer.get(ordinal)
+                if samples is None:
+                    missing.append(ordinal)
+                else:
+                    held[ordinal] = samples
         missing.sort()
         for first in range(0, len(missing), BATCH_ROWS):
             held.update(self._made_again(missing[first : first + BATCH_ROWS]))
         return SampleSlab.of([self._part(held, sample_id) for sample_id in wanted])
 
     def release(self, before: int) -> None:
-        """Drop the payload of rows with ordinals below `before`; it can still be made again."""
-        self._buffer.release(before)
+        """Drop the payload of rows with ordinals below `before`; it can still be made again. Waits for nobody."""
+        # A run may have been moved back since the last time: what counts is what was said last, and once.
+        self._release_due = before
+        if self._lock.acquire(blocking=False):
+            self._leave()
 
     def counts(self) -> dict[str, Any]:
         """Return the totals so far, JSON-able; see `LoaderCounts`."""
@@ -122,13 +132,37 @@ class SourceLoader:
 
     def rest(self) -> None:
         """Drop what is held and read ahead; files stay open."""
-        self._rows.forget()
-        self._buffer.clear()
+        with self._alone():
+            self._rows.forget()
+            self._buffer.clear()
 
     def close(self) -> None:
         """Close files and drop what is held. The loader may be used again; it then reads again."""
-        self._reader.close()
+        with self._alone():
+            self._reader.close()
         self.rest()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the lock; whoever lets go of it drops what was to be released meanwhile."""
+        self._lock.acquire()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._drop_due()
+        self._lock.release()
+        # Somebody may have wanted something to go a moment before.
+        while self._release_due is not None and self._lock.acquire(blocking=False):
+            self._drop_due()
+            self._lock.release()
+
+    def _drop_due(self) -> None:
+        due, self._release_due = self._release_due, None
+        if due is not None:
+            self._buffer.release(due)
 
     def _window_end(self, start: int) -> int:
         """Return the ordinal after the last one that may be examined together with `start`."""
@@ -139,27 +173,29 @@ class SourceLoader:
         return end if self._total is None else min(end, self._total)
 
     def _examine(self, start: int, stop: int, limit: int) -> MetaTable:
-        self._isolate_killed_before(start, stop)
-        results: dict[int, RowResult] = {
-            ordinal: _passed_over(outcome)
-            for ordinal, outcome in self._suspects.avoided(self.source, start, stop).items()
-        }
-        kept = self._kept(start, stop, results)
-        rows = self._read(start, stop, limit, {**results, **kept})
+        with self._alone():
+            self._isolate_killed_before(start, stop)
+            results: dict[int, RowResult] = {
+                ordinal: _passed_over(outcome)
+                for ordinal, outcome in self._suspects.avoided(self.source, start, stop).items()
+            }
+            kept = self._kept(start, stop, results)
+            rows = self._read(start, stop, limit, {**results, **kept})
         try:
             results.update(zip((ordinal for ordinal, _ in rows), self._chain.apply(rows) if rows else (), strict=True))
         except RowsKilled as error:
             for killed in error.killed:
                 self._suspects.tell(killed)
             raise
-        self._tally.add_kept(len(kept))
         failures = []
-        for ordinal, result in sorted(results.items()):
-            self._tally.add(result)
-            if result.samples:
-                self._buffer.put(ordinal, result.samples)
-            if result.reason:
-                failures.append(self._failure(ordinal, result))
+        with self._alone():
+            self._tally.add_kept(len(kept))
+            for ordinal, result in sorted(results.items()):
+                self._tally.add(result)
+                if result.samples:
+                    self._buffer.put(ordinal, result.samples)
+                if result.reason:
+                    failures.append(self._failure(ordinal, result))
         results |= kept
         found = [results[ordinal] for ordinal in range(start, stop)]
         return MetaTable.of(self.source, start, [(result.outcome, result.samples) for result in found], failures)
@@ -206,23 +242,25 @@ class SourceLoader:
         for ordinal in ordinals:
             if avoided.get(ordinal) is Outcome.KILLED:
                 raise self._killed_now(ordinal, "it was killed")
-        rows = self._rows.pick(ordinals)
+        with self._alone():
+            rows = self._rows.pick(ordinals)
         try:
             results = self._chain.apply(list(zip(ordinals, rows, strict=True)))
         except RowsKilled as error:
             raise self._killed_now(error.killed[0].ordinal, error.killed[0].how) from None
-        self._tally.add_remade(len(results))
         made = {}
-        for ordinal, result in zip(ordinals, results, strict=True):
-            if result.outcome is Outcome.FAILED:
-                shard, row = self._rows.where(ordinal)
-                raise EngineError(
-                    f"row {row} of {shard!r} (source {self.source!r}, ordinal {ordinal}) gave samples when it was "
-                    f"examined and fails now: {result.reason}; transforms must give the same each time, and draw only "
-                    "from the rng that they are handed"
-                )
-            self._buffer.put_handed_out(ordinal, result.samples)
-            made[ordinal] = result.samples
+        with self._alone():
+            self._tally.add_remade(len(results))
+            for ordinal, result in zip(ordinals, results, strict=True):
+                if result.outcome is Outcome.FAILED:
+                    shard, row = self._rows.where(ordinal)
+                    raise EngineError(
+                        f"row {row} of {shard!r} (source {self.source!r}, ordinal {ordinal}) gave samples when it was "
+                        f"examined and fails now: {result.reason}; transforms must give the same each time, and draw "
+                        "only from the rng that they are handed"
+                    )
+                self._buffer.put_handed_out(ordinal, result.samples)
+                made[ordinal] = result.samples
         return made
 
     def _killed_now(self, ordinal: int, how: str) -> EngineError:

@@ -109,12 +109,17 @@ class Permits:
             self._most = most
             self._changed.notify_all()
 
-    def take(self, *, waits: bool) -> bool:
-        """Become a worker; return whether that is allowed now. Who waits is allowed in the end."""
+    def take(self, *, waits: bool = True, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Become a worker; return whether that is allowed.
+
+        Args:
+            waits: Wait until it is.
+            unless: Tells whether there is nothing to wait for any more; `wake` has it asked again.
+        """
         with self._changed:
             if waits:
-                self._changed.wait_for(self._is_free)
-            elif not self._is_free():
+                self._changed.wait_for(lambda: unless() or self._is_free())
+            if unless() or not self._is_free():
                 return False
             self._num_out += 1
             return True
@@ -123,7 +128,17 @@ class Permits:
         """Be a worker no longer."""
         with self._changed:
             self._num_out -= 1
-            self._changed.notify()
+            self._changed.notify_all()
+
+    def wait(self, *, until: Callable[[], bool]) -> None:
+        """Wait for something of which `wake`, or a permit that comes back, tells."""
+        with self._changed:
+            self._changed.wait_for(until)
+
+    def wake(self) -> None:
+        """Have whoever waits look again."""
+        with self._changed:
+            self._changed.notify_all()
 
     def _is_free(self) -> bool:
         return self._most is None or self._num_out < self._most

@@ -18,6 +18,9 @@ from msd.scaling.improve import Division, spread_workers
 from msd.scaling.need import EPSILON, Need, memory_of, needs_of, rate_of
 from msd.scaling.place import Part, Placed, place
 
+BUSY = 0.9
+"""Part of the time in which the workers of the source that limits are at work, as `perf/bench_scaling.py` measures it:
+between two rows they are handed the next, and some steps take more of one source than of another."""
 WORTH_SPREADING = 1.02
 """Times the rate from which on loaders of every source on every host are taken for it."""
 CLOSE = 1e-4
@@ -140,11 +143,19 @@ def allocation_of(parts: Sequence[Part], demands: Sequence[SourceDemand]) -> All
     return {source: Seating(tuple(of_source)) for source, of_source in seats.items() if of_source}
 
 
-def sustained(allocation: Allocation, demands: Sequence[SourceDemand], hosts: Sequence[HostBudget]) -> float:
+def sustained(
+    allocation: Allocation, demands: Sequence[SourceDemand], hosts: Sequence[HostBudget], *, busy: float = BUSY
+) -> float:
     """Return the samples/s over all sources that an allocation sustains: the source or host that limits first says so.
 
     A source gives no more than its workers prepare; its loaders get rows in proportion to their workers; a host gives
     no more than its cores, and keeps no more workers busy than it may have.
+
+    Args:
+        allocation: Seats of all sources.
+        demands: Of the same.
+        hosts: On which they are.
+        busy: Part of the time in which the workers that limit are at work.
     """
     by_name = {demand.source: demand for demand in demands}
     rates = [math.inf]
@@ -160,8 +171,8 @@ def sustained(allocation: Allocation, demands: Sequence[SourceDemand], hosts: Se
             cpus_per_rate[host] += part * (demand.cost.cpu_s + demand.cost.transfer_s)
             busy_per_rate[host] += part * demand.cost.prepare_s
     rates += [budget.cpus / used for budget in hosts if (used := cpus_per_rate[budget.host]) > 0]
-    rates += [budget.most_workers / busy for budget in hosts if (busy := busy_per_rate[budget.host]) > 0]
-    return min(rates)
+    rates += [budget.most_workers / at_work for budget in hosts if (at_work := busy_per_rate[budget.host]) > 0]
+    return busy * min(rates)
 
 
 def _highest(demands: Sequence[SourceDemand], hosts: Sequence[HostBudget], *, headroom: float) -> tuple[float, Placed]:

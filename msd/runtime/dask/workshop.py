@@ -1,7 +1,8 @@
 """The loaders of one process, and the threads that prepare rows with them.
 
 Crossing to a thread and back costs as much as preparing several small rows, so that requests of many loaders go
-together, and each loader is in one thread at a time.
+together; those that take long go alone, so that each is answered when it is done. Several batches of a loader may be
+under way: while the last rows of one are transformed, the next is begun.
 """
 
 import asyncio
@@ -26,6 +27,12 @@ Request: TypeAlias = tuple[str, int, int, int]
 STANDBY = -1
 """Partition of what nobody has asked for yet: its rows are prepared ahead, and nothing is told of them."""
 
+MOST_BATCHES = 4
+"""Of one loader at once."""
+BATCH_S = 0.02
+"""What a batch of several requests may be expected to take: many times what it costs to hand it over."""
+_SMOOTHING = 0.3
+"""Weight of the newest request in what a row is expected to take."""
 CLOSE_S = 2.0
 """A transform that takes longer is left behind when its host closes."""
 
@@ -70,26 +77,26 @@ class Workshop:
         """Those with a row of which somebody has to decide what it is answered with."""
         self._num_decided = 0
         """How often such was decided: it may be while a thread is still at other rows of the same batch."""
-        self._busy: set[Key] = set()
-        """Loaders that are given to a thread."""
-        self._entered: set[Key] = set()
-        """Loaders that a thread is in."""
+        self._examining: Counter[Key] = Counter()
+        """By loader, batches with requests for it that are under way."""
+        self._given: Counter[Key] = Counter()
+        """By loader, threads that it is given to, whatever for."""
+        self._row_s: dict[str, float] = {}
+        """By source: seconds from the beginning of a request to its end, over its rows, of late."""
+        self._entered: Counter[Key] = Counter()
+        """By loader, threads that are in it."""
         self._is_closed = False
-        self._fetched: Counter[Key] = Counter()
-        """Loaders that a fetch is waiting for: it goes first."""
-        self._left = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._num_done = 0
         self._done: list[tuple[int, Request, MetaTable]] = []
         """Numbered answers that the planner is not known to have."""
-        self._release_due: dict[Key, int] = {}
 
     def add(self, source: str, partition: int) -> SourceLoader:
         """Return the loader of a partition, made if need be, or taken from what stands by. On any thread."""
         key, standby = (source, partition), (source, STANDBY)
         with self._adding:
             if key not in self._loaders:
-                if standby in self._loaders and standby not in self._busy:
+                if standby in self._loaders and not self._given[standby]:
                     self._loaders[key] = self._loaders.pop(standby)
                     self._partitions[source].remove(STANDBY)
                 else:
@@ -122,10 +129,10 @@ class Workshop:
         self.request(parked)
 
     def release(self, source: str, before: int) -> None:
-        """Let payload of rows before an ordinal go, as soon as no thread is in its loader."""
+        """Let payload of rows before an ordinal go."""
         for partition in self._partitions.get(source, ()):
-            self._release_due[source, partition] = before
-            self._release((source, partition))
+            if (loader := self._loaders.get((source, partition))) is not None:
+                loader.release(before)
 
     def seen(self, through: int) -> None:
         """Forget answers that are known to have come: whoever asks for such rows from now on wants them once more.
@@ -139,23 +146,18 @@ class Workshop:
         return self._num_done, [table for _, _, table in self._done]
 
     async def fetch(self, wanted: dict[Key, list[SampleId]]) -> list[SampleSlab]:
-        """Return samples, in any order, as soon as their loaders are free."""
-        waiting = dict(wanted)
-        self._fetched.update(waiting.keys())
-        slabs: list[SampleSlab] = []
+        """Return samples, in any order, whatever their loaders are at besides."""
+        self._given.update(wanted.keys())
+        entries = list(wanted.items())
+        loop = asyncio.get_running_loop()
         try:
-            while waiting:
-                free = [key for key in waiting if key not in self._busy]
-                if free:
-                    slabs += await self._fetch_from({key: waiting.pop(key) for key in free})
-                else:
-                    await self._left.wait()
+            shares = [entries[first :: self._num_fetching] for first in range(min(self._num_fetching, len(entries)))]
+            running = [loop.run_in_executor(self._fetching, self._slabs, one) for one in shares]
+            # All of them, also where one fails: loaders are not free before their threads have left them.
+            await asyncio.gather(*running, return_exceptions=True)
+            return [slab for of_share in running for slab in of_share.result()]
         finally:
-            if waiting:
-                self._fetched.subtract(waiting.keys())
-                # What had to wait behind this fetch need not any more.
-                self._feed()
-        return slabs
+            self._leave(wanted)
 
     def resize(self, threads: int) -> None:
         """Have another number of loaders at work at the same time from now on."""
@@ -166,7 +168,7 @@ class Workshop:
     def keep_only(self, keys: set[Key]) -> None:
         """Close other loaders as soon as no thread is in them: nothing of theirs is needed."""
         self._kept = keys
-        self._drop([key for key in self._loaders if key not in self._busy])
+        self._drop([key for key in self._loaders if not self._given[key]])
 
     def _drop(self, keys: Iterable[Key]) -> None:
         if self._kept is None:
@@ -200,31 +202,35 @@ class Workshop:
             threads.shutdown(timeout_s=max(0.0, deadline - time.monotonic()))
         for key, loader in self._loaders.items():
             # A transform cannot be cut short: what a thread is still in ends with the process.
-            if key not in self._entered:
+            if not self._entered[key]:
                 loader.close()
 
     def _feed(self) -> None:
         """Hand requests to idle threads."""
         while self._num_idle and (batch := self._next_batch()):
             self._num_idle -= 1
-            self._busy.update(request[:2] for request in batch)
+            keys = {request[:2] for request in batch}
+            self._examining.update(keys)
+            self._given.update(keys)
             task = asyncio.create_task(self._examine(batch))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     def _next_batch(self) -> list[Request]:
-        """Take requests for loaders that are free, in order: together no more rows than one large request has."""
+        """Take requests for loaders that are free, in order: no more together than one large or long request."""
         batch: list[Request] = []
         later: list[Request] = []
-        num_rows = 0
-        while self._queue and num_rows < BATCH_ROWS:
+        num_rows, seconds = 0, 0.0
+        while self._queue and num_rows < BATCH_ROWS and seconds < BATCH_S:
             request = self._queue.popleft()
-            key = request[:2]
-            if key in self._busy or self._fetched[key] > 0 or (batch and num_rows + request[3] > BATCH_ROWS):
+            takes_s = request[3] * self._row_s.get(request[0], 0.0)
+            is_full = bool(batch) and (num_rows + request[3] > BATCH_ROWS or seconds + takes_s > BATCH_S)
+            if is_full or self._examining[request[:2]] >= MOST_BATCHES:
                 later.append(request)
             else:
                 batch.append(request)
                 num_rows += request[3]
+                seconds += takes_s
         self._queue.extendleft(reversed(later))
         return batch
 
@@ -244,41 +250,19 @@ class Workshop:
             # Nobody may have anything more to say about rows that this batch met.
             self.unpark()
         self._num_idle += 1
-        self._leave({request[:2] for request in batch})
+        keys = {request[:2] for request in batch}
+        self._examining.subtract(keys)
+        self._leave(keys)
+        self._feed()
         self.on_news()
         if not self._queue:
             self.on_idle()
 
-    async def _fetch_from(self, wanted: dict[Key, list[SampleId]]) -> list[SampleSlab]:
-        """Return samples of loaders that are free, in as many threads as there are for it."""
-        self._busy.update(wanted)
-        entries = list(wanted.items())
-        loop = asyncio.get_running_loop()
-        try:
-            shares = [entries[first :: self._num_fetching] for first in range(min(self._num_fetching, len(entries)))]
-            running = [loop.run_in_executor(self._fetching, self._slabs, one) for one in shares]
-            # All of them, also where one fails: loaders are not free before their threads have left them.
-            await asyncio.gather(*running, return_exceptions=True)
-            return [slab for of_share in running for slab in of_share.result()]
-        finally:
-            self._fetched.subtract(wanted.keys())
-            self._leave(wanted)
-
     def _leave(self, keys: Iterable[Key]) -> None:
-        """Note that no thread is in these loaders any more."""
+        """Note that a thread is in these loaders no more."""
         keys = list(keys)
-        self._busy.difference_update(keys)
-        for key in keys:
-            self._release(key)
-        self._drop(keys)
-        self._left.set()
-        self._left = asyncio.Event()
-        self._feed()
-
-    def _release(self, key: Key) -> None:
-        """Let payload go; only while no thread is in the loader."""
-        if key not in self._busy and (before := self._release_due.pop(key, None)) is not None and key in self._loaders:
-            self._loaders[key].release(before)
+        self._given.subtract(keys)
+        self._drop([key for key in keys if not self._given[key]])
 
     # On threads.
 
@@ -288,7 +272,10 @@ class Workshop:
         for source, partition, start, num_rows in batch:
             try:
                 with self._inside((source, partition)) as loader:
+                    began_s = time.perf_counter()
                     tables.append(loader.examine(start, num_rows))
+                    took_s = (time.perf_counter() - began_s) / max(1, num_rows)
+                    self._row_s[source] = took_s * _SMOOTHING + self._row_s.get(source, took_s) * (1 - _SMOOTHING)
                     if partition == STANDBY and not self._holds_ahead:
                         loader.rest()
             except RowsKilled:
@@ -329,10 +316,12 @@ class Workshop:
     @contextlib.contextmanager
     def _inside(self, key: Key) -> Iterator[SourceLoader]:
         """Yield a loader to the thread that it was given to."""
-        self._entered.add(key)
+        with self._adding:
+            self._entered[key] += 1
         try:
             if self._is_closed:
                 raise ClosedError(f"loader host {self._name} was closed")
             yield self.add(*key)
         finally:
-            self._entered.discard(key)
+            with self._adding:
+                self._entered[key] -= 1

@@ -1,3 +1,5 @@
+import threading
+
 import numpy as np
 import pytest
 
@@ -226,3 +228,48 @@ def test_arrays_of_the_payload_are_the_loaders_own(make_loader):
     loader.examine(0, 1)
     shared[:] = 0
     assert contents(loader.fetch([SampleId("web", 0, 0)]))[0][1] == [1, 2, 3]
+
+
+def test_two_threads_examine_and_a_third_fetches_while_rows_are_transformed(make_loader):
+    """What transforms wait for holds up no other use of the loader, and nothing differs."""
+    gate, inside = threading.Event(), threading.Semaphore(0)
+    transforms = (FunctionConfig(function=lambda sample: (inside.release(), gate.wait(30), sample)[2]), TokensConfig())
+    calm, _ = make_loader(numbered(), TokensConfig())
+    expected = examine_all(calm, step=8)
+    loader, _ = make_loader(numbered(), *transforms)
+    gate.set()
+    first = loader.examine(0, 8)
+    ids = ids_of([first])
+    gate.clear()
+    for _ in range(8):
+        inside.acquire()
+    found = {}
+
+    def examine(start):
+        found[start] = loader.examine(start, 8)
+
+    threads = [threading.Thread(target=examine, args=(start,)) for start in (8, 16)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        assert inside.acquire(timeout=30)
+    assert contents(loader.fetch(ids)) == contents(calm.fetch(ids))
+    loader.release(4)
+    assert loader._buffer.get(0) is None
+    gate.set()
+    for thread in threads:
+        thread.join(30)
+    for start, table in found.items():
+        assert table.num_tokens_S.tolist() == expected[start // 8].num_tokens_S.tolist()
+    assert loader.counts()["rows_examined"] == 24
+
+
+def test_what_is_to_go_while_the_loader_reads_goes_when_it_has_and_the_reader_waits_for_nobody(make_loader):
+    loader, _ = make_loader(numbered(), TokensConfig())
+    ids = ids_of([loader.examine(0, 8)])
+    with loader._alone():
+        loader.release(8)
+        assert loader._buffer.nbytes > 0
+    assert loader._buffer.nbytes == 0
+    loader.fetch(ids)
+    assert loader._buffer.nbytes > 0, "said once, it holds once"

@@ -1,6 +1,7 @@
 import gc
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -104,7 +105,7 @@ def test_permits_that_are_raised_let_who_waits_go_on():
     assert permits.take(waits=False)
     assert not permits.take(waits=False)
     went = threading.Event()
-    thread = threading.Thread(target=lambda: permits.take(waits=True) and went.set())
+    thread = threading.Thread(target=lambda: permits.take() and went.set())
     thread.start()
     permits.allow(2)
     thread.join(30)
@@ -151,3 +152,45 @@ def test_threads_of_a_pool_that_nobody_holds_end():
     gc.collect()
     thread.join(30)
     assert not thread.is_alive()
+
+
+def test_workers_go_on_with_the_next_batch_while_the_last_rows_of_one_are_done(monkeypatch):
+    monkeypatch.setattr(slices, "timed", lambda chain, rows: (chain.apply(rows), Timing(num_rows=1, cpu_s=0.01)))
+    last, begun = threading.Event(), []
+
+    class Holds(Chain):
+        def apply(self, rows):
+            begun.extend(ordinal for ordinal, _ in rows)
+            if any(ordinal == 5 for ordinal, _ in rows):
+                last.wait(30)
+            return [RowResult(outcome=Outcome.OK, reason=str(ordinal)) for ordinal, _ in rows]
+
+    transforms = sliced(Holds(), threads=4)
+    found = {}
+    batches = {"first": ROWS[:6], "second": ROWS[10:20]}
+    callers = [
+        threading.Thread(target=lambda name=name, rows=rows: found.update({name: transforms.apply(rows)}))
+        for name, rows in batches.items()
+    ]
+    callers[0].start()
+    while 5 not in begun:
+        time.sleep(0.001)
+    callers[1].start()
+    callers[1].join(30)
+    assert "second" in found
+    assert "first" not in found
+    last.set()
+    callers[0].join(30)
+    for name, rows in batches.items():
+        assert [result.reason for result in found[name]] == [str(ordinal) for ordinal, _ in rows]
+
+
+def test_many_batches_at_once_are_each_answered_in_full():
+    chain = Chain(row_s=0.0005)
+    transforms = sliced(chain, threads=6, most=4)
+    transforms.apply(ROWS)
+    with ThreadPoolExecutor(5) as callers:
+        for found in callers.map(transforms.apply, [ROWS[:number] for number in range(1, 65, 3)]):
+            assert [result.reason for result in found] == [str(ordinal) for ordinal, _ in ROWS[: len(found)]]
+    assert chain.most <= 4
+    assert not transforms._waiting

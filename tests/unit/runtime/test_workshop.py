@@ -12,7 +12,7 @@ from msd.core.sample import MetaTable, SampleId
 from msd.errors import EngineError, SourceError
 from msd.loader.poison.suspects import RowsKilled
 from msd.runtime.dask.standby import MOST_FILLED, Standby
-from msd.runtime.dask.workshop import STANDBY, Workshop
+from msd.runtime.dask.workshop import MOST_BATCHES, STANDBY, Workshop
 from msd.testing.fakes import list_source
 from msd.testing.tables import row, table_of
 
@@ -118,7 +118,7 @@ def test_what_is_abandoned_is_not_begun_and_may_be_asked_again():
     on_bench(work)
 
 
-def test_one_loader_at_work_holds_up_no_other_and_its_payload_goes_when_it_is_free():
+def test_one_loader_at_work_holds_up_no_other_nor_that_its_payload_goes():
     async def work(bench: Bench) -> None:
         bench.shop.add("slow", 0)
         (slow,) = bench.made
@@ -126,25 +126,37 @@ def test_one_loader_at_work_holds_up_no_other_and_its_payload_goes_when_it_is_fr
         bench.shop.request([("slow", 0, 0, 64), ("fast", 0, 0, 4)])
         await bench.until(lambda: bench.answered == [("fast", 0, 4)])
         bench.shop.release("slow", 9)
-        assert slow.released == []
-        slow.gate.set()
-        await bench.until(lambda: slow.released == [9])
+        assert slow.released == [9]
 
     on_bench(work)
 
 
-def test_a_fetch_waits_for_its_loader_and_goes_before_what_is_to_be_examined():
+def test_a_fetch_waits_for_nothing_that_is_examined():
     async def work(bench: Bench) -> None:
         bench.shop.add("web", 0)
         (loader,) = bench.made
         loader.gate.clear()
         bench.shop.request([("web", 0, 0, 4)])
-        fetching = asyncio.create_task(bench.shop.fetch({("web", 0): [SampleId("web", 1, 0)]}))
-        bench.shop.request([("web", 0, 4, 4)])
-        await asyncio.sleep(0.01)
+        assert await bench.shop.fetch({("web", 0): [SampleId("web", 1, 0)]}) == [[SampleId("web", 1, 0)]]
+        assert bench.answered == []
         loader.gate.set()
-        assert await fetching == [[SampleId("web", 1, 0)]]
-        await bench.until(lambda: bench.answered == [("web", 0, 4), ("web", 4, 4)])
+        await bench.until(lambda: bench.answered == [("web", 0, 4)])
+
+    on_bench(work)
+
+
+def test_the_next_batch_of_a_loader_begins_before_the_one_before_has_ended_and_not_all_at_once():
+    async def work(bench: Bench) -> None:
+        bench.shop.resize(8)
+        bench.shop.add("web", 0)
+        (loader,) = bench.made
+        loader.gate.clear()
+        bench.shop.request([("web", 0, 64 * number, 64) for number in range(8)])
+        await bench.until(lambda: bench.shop._entered["web", 0] == MOST_BATCHES)
+        await asyncio.sleep(0.02)
+        assert bench.shop._entered["web", 0] == MOST_BATCHES
+        loader.gate.set()
+        await bench.until(lambda: len(bench.answered) == 8)
 
     on_bench(work)
 
@@ -202,7 +214,7 @@ def test_what_stands_by_is_told_of_by_nobody_and_becomes_the_loader_of_what_is_a
         await bench.until(lambda: bench.made and bench.made[0].examined == [(7, 1)])
         await bench.until(lambda: bench.made[0].rested == (0 if holds_ahead else 1))
         assert (bench.answered, list(bench.shop.counts())) == ([], [])
-        await bench.until(lambda: not bench.shop._busy)
+        await bench.until(lambda: not bench.shop._given.total())
         bench.shop.request([("web", 3, 8, 2), ("web", 4, 20, 2)])
         await bench.until(lambda: bench.answered == [("web", 8, 2), ("web", 20, 2)])
         assert [loader.examined for loader in bench.made] in (
@@ -219,7 +231,7 @@ def test_what_is_wrong_with_rows_that_nobody_asked_for_ends_nothing():
         bench.made[0].error = SourceError("the shard is damaged")
         bench.shop.request([("web", STANDBY, 0, 1)])
         await bench.until(lambda: bench.made[0].examined)
-        await bench.until(lambda: not bench.shop._busy)
+        await bench.until(lambda: not bench.shop._given.total())
         assert bench.shop.error is None
 
     on_bench(work)
@@ -283,7 +295,7 @@ def test_loaders_without_a_seat_are_closed_once_no_thread_is_in_them_and_their_t
         bench.shop.request([("web", 0, 0, 2)])
         await bench.until(lambda: bench.answered == [("web", 0, 2)])
         bench.shop.request([("web", 1, 8, 3)])
-        await bench.until(lambda: ("web", 1) in bench.shop._entered)
+        await bench.until(lambda: bench.shop._entered["web", 1] == 1)
         bench.shop.keep_only({("web", 2)})
         assert ("web", 0) not in bench.shop._loaders
         assert ("web", 1) in bench.shop._loaders, "a thread is in it"
@@ -302,9 +314,9 @@ def test_more_threads_begin_with_what_waits():
             bench.shop.add("web", partition)
             bench.made[partition].gate.clear()
         bench.shop.request([("web", partition, 64 * partition, 64) for partition in range(3)])
-        await bench.until(lambda: len(bench.shop._entered) == 2)
+        await bench.until(lambda: bench.shop._entered.total() == 2)
         bench.shop.resize(3)
-        await bench.until(lambda: len(bench.shop._entered) == 3)
+        await bench.until(lambda: bench.shop._entered.total() == 3)
         for loader in bench.made:
             loader.gate.set()
         await bench.until(lambda: len(bench.answered) == 3)

@@ -39,7 +39,7 @@ def test_a_source_that_waits_gets_more_workers_than_there_are_cores():
 def test_a_source_that_no_host_has_room_for_is_divided():
     sizing = partition_sources([demand()], [host("a"), host("b")], rate=300, headroom=1.0)
     assert sizing.allocation["web"].seats == (Seat(0, "a", 2), Seat(1, "b", 1))
-    assert sustained(sizing.allocation, [demand()], [host("a"), host("b")]) == pytest.approx(300)
+    assert sustained(sizing.allocation, [demand()], [host("a"), host("b")], busy=1.0) == pytest.approx(300)
 
 
 def test_training_hosts_are_filled_before_others():
@@ -96,7 +96,7 @@ def test_what_cannot_mean_anything_is_said(rate, hosts, shares, message):
 
 def test_what_is_sustained_is_bounded_by_workers_and_by_cores():
     one = {"web": Seating((Seat(0, "a", 1),))}
-    assert sustained(one, [demand()], [host()]) == pytest.approx(100)
+    assert sustained(one, [demand()], [host()], busy=1.0) == pytest.approx(100)
     four = {"web": Seating((Seat(0, "a", 4),))}
-    assert sustained(four, [demand()], [host()]) == pytest.approx(200)
-    assert sustained(four, [dataclasses.replace(demand(), share=0.0)], [host()]) == math.inf
+    assert sustained(four, [demand()], [host()], busy=1.0) == pytest.approx(200)
+    assert sustained(four, [dataclasses.replace(demand(), share=0.0)], [host()], busy=1.0) == math.inf
