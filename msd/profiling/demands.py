@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from msd.config import PipelineConfig
 from msd.core.demand import SourceDemand
 from msd.core.order import SourceOrder
+from msd.cost.linear import LinearModel
 from msd.cost.profile import Profile
 from msd.errors import ConfigError
 from msd.loader.transforms.chain import TransformChain
@@ -44,20 +46,30 @@ def demands_of(config: PipelineConfig, orders: Mapping[str, SourceOrder], profil
     return found
 
 
-def profiled_demands(
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """What a kept profile says of the sources of a run."""
+
+    demands: tuple[SourceDemand, ...] = ()
+    models: Mapping[str, LinearModel] = field(default_factory=dict)
+    """Seconds of a row from its bytes, by source."""
+
+
+def profiled(
     config: PipelineConfig, orders: Mapping[str, SourceOrder], chains: Mapping[str, TransformChain]
-) -> tuple[SourceDemand, ...]:
-    """Return what a run asks of its sources, by the profile that is kept for it; nothing if none is that fits here."""
+) -> Profiled:
+    """Return what the profile says that is kept for a run; nothing if none is that fits here."""
     profile, against = find(fingerprints(config, orders, chains))
     if profile is None:
         if against:
             _LOG.info("the profile that is kept for these sources is not used: %s", "; ".join(against))
-        return ()
+        return Profiled()
     try:
-        return tuple(demands_of(config, orders, profile))
+        models = {name: LinearModel.from_dict(one.block_model) for name, one in profile.sources.items()}
+        return Profiled(tuple(demands_of(config, orders, profile)), models)
     except ConfigError as error:
         _LOG.info("the profile that is kept for these sources is not used: %s", error)
-        return ()
+        return Profiled()
 
 
 def peak_shares(

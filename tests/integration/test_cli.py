@@ -290,7 +290,7 @@ def test_what_init_writes_validates_and_runs(
 ) -> None:
     out = tmp_path / "mine.yaml"
     seen = told(capsys, "init", tiny_corpus, "--out", out, "--seq", 512)
-    assert set(seen["sources"]) == {"code", "descriptions", "docs", "docstrings", "photos"}
+    assert set(seen["sources"]) == {"code", "descriptions", "docs", "docstrings", "frames", "photos"}
     assert run(["validate", str(out)]) == 0
     with msd.start(msd.load_config(out)) as engine, engine.client(rank=0) as client:
         assert next(client).num_valid_tokens > 0

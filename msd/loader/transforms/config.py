@@ -108,6 +108,9 @@ class ImageConfig(TransformStruct, frozen=True, kw_only=True, tag="image"):
     """Largest area after resizing; always holds. Sides become multiples of patch * merge, near the aspect ratio."""
     min_pixels: int = 784
     """Smallest area after resizing, as far as whole patches and `max_pixels` allow."""
+    frames: int = 1
+    """Of an animation (WebP, GIF, APNG), at most so many frames, evenly spaced from the first one on; each becomes an
+    image of its own."""
     image_token: str | int | None = None
     """Token text or id; null looks for `<|image|>`, then `<|image_pad|>` in the source's tokenizer, else takes the
     first id after the vocabulary."""
@@ -121,6 +124,7 @@ class ImageConfig(TransformStruct, frozen=True, kw_only=True, tag="image"):
             raise ConfigError(f"image patch and merge must be at least 1, got patch={self.patch}, merge={self.merge}")
         check_range("image patch", self.patch, 1, 1 << 16)
         check_range("image merge", self.merge, 1, 1 << 16)
+        check_range("image frames", self.frames, 1, 1 << 16)
         check_range("image min_pixels", self.min_pixels, 0, _MAX_PIXELS)
         check_range("image bomb_pixels", self.bomb_pixels, 1, _MAX_PIXELS)
         if self.max_pixels < (self.patch * self.merge) ** 2:

@@ -6,7 +6,7 @@ CMYK (Adobe's inverted ones included)   RGB without a colour profile
 alpha or a transparent colour           laid on white
 16-bit grey (I;16*, I)                  its high byte
 float grey (F)                          cut to [0, 255]
-several frames                          the first frame
+several frames                          as many as are wanted, evenly spaced; the first if one is
 EXIF orientation 1-8                    applied
 """
 
@@ -41,11 +41,17 @@ _ORIENTATION = 0x0112
 
 
 def decode_image(value: Any, *, max_pixels: int) -> Image.Image:
-    """Return an upright RGB image.
+    """Return an upright RGB image, the first frame of an animation; see `decode_frames`."""
+    return decode_frames(value, max_pixels=max_pixels, frames=1)[0]
+
+
+def decode_frames(value: Any, *, max_pixels: int, frames: int) -> list[Image.Image]:
+    """Return the frames of an image, upright and RGB: mostly one.
 
     Args:
         value: Encoded bytes, a path, a mapping with `bytes` or `path`, or a Pillow image.
         max_pixels: An image that claims more is refused before it is decoded.
+        frames: Of an animation at most so many, evenly spaced from the first one on.
 
     Raises:
         WrongType: If `value` is none of these.
@@ -55,19 +61,28 @@ def decode_image(value: Any, *, max_pixels: int) -> Image.Image:
     """
     if isinstance(value, Image.Image):
         _check_size(value, max_pixels)
-        return _rgb(_upright(value))
+        return [_rgb(_upright(value))]
     content = _content(value)
     with _opened(content) as image:
         _check_size(image, max_pixels)
         try:
-            image.load()
+            count = int(getattr(image, "n_frames", 1)) if frames > 1 else 1
+            wanted = min(frames, count)
+            found = []
+            for number in (index * count // wanted for index in range(wanted)):
+                if number:
+                    image.seek(number)
+                image.load()
+                # An icon's directory may claim less than the image it holds.
+                _check_size(image, max_pixels)
+                found.append(_rgb(_upright(image)).copy() if wanted > 1 else _rgb(_upright(image)))
+            return found
+        except BadImage:
+            raise
         except Exception as error:
             raise BadImage(
                 f"{image.format} image of {len(content)} bytes cannot be decoded: {text_of(error)}"
             ) from None
-        # An icon's directory may claim less than the image it holds.
-        _check_size(image, max_pixels)
-        return _rgb(_upright(image))
 
 
 def _content(value: Any) -> bytes:

@@ -10,7 +10,7 @@ from PIL import Image
 from msd.core.text import text_of
 from msd.loader.transforms.base import IMAGES, BadImage, Fields, MissingField, Place, Step, available
 from msd.loader.transforms.config import ImageConfig
-from msd.loader.transforms.decode import decode_image
+from msd.loader.transforms.decode import decode_frames
 from msd.loader.transforms.patches import PatchedImage, fit_size, to_patches
 
 
@@ -40,7 +40,7 @@ class ImageStep(Step):
                 "on_missing: skip makes it a sample of text"
             )
         stored = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
-        made = [self._patched(item, number, len(stored)) for number, item in enumerate(stored)]
+        made = [frame for number, item in enumerate(stored) for frame in self._patched(item, number, len(stored))]
         earlier = fields.get(IMAGES) if self._after else None
         fields[IMAGES] = [*(earlier or []), *made]
         return [fields]
@@ -54,16 +54,23 @@ class ImageStep(Step):
             "merge": config.merge,
             "pixels": [config.min_pixels, config.max_pixels, config.bomb_pixels],
             "on_missing": config.on_missing,
+            # As long as only first frames are taken nothing is said of it, as before there was a choice.
+            **({} if config.frames == 1 else {"frames": config.frames}),
         }
 
-    def _patched(self, stored: Any, number: int, num_images: int) -> PatchedImage:
+    def _patched(self, stored: Any, number: int, num_images: int) -> list[PatchedImage]:
         config = self._config
         try:
-            image = decode_image(stored, max_pixels=config.bomb_pixels)
+            images = decode_frames(stored, max_pixels=config.bomb_pixels, frames=config.frames)
         except BadImage as error:
             raise BadImage(
                 f"image {number} of {num_images}: {text_of(error)}" if num_images > 1 else text_of(error)
             ) from None
+        return [self._cut(image) for image in images]
+
+    def _cut(self, image: Image.Image) -> PatchedImage:
+        """Return an image at a size of whole patches, as patches."""
+        config = self._config
         height, width = fit_size(
             image.height,
             image.width,

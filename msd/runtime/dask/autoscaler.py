@@ -12,7 +12,8 @@ from msd.config import PipelineConfig
 from msd.core.allocation import Allocation, Seat, Seating
 from msd.core.demand import HostBudget, SourceDemand
 from msd.core.order import SourceOrder
-from msd.cost.ahead import bytes_of_row
+from msd.cost.linear import LinearModel
+from msd.cost.outlook import Outlook, Spending
 from msd.errors import MsdError
 from msd.loader.workers import MOST_THREADS
 from msd.planner.mixture.schedule import MixtureSchedule
@@ -70,6 +71,7 @@ class Autoscaler:
         config: PipelineConfig,
         orders: Mapping[str, SourceOrder],
         demands: tuple[SourceDemand, ...],
+        models: Mapping[str, LinearModel],
         run: HasSizes,
     ) -> None:
         """Get ready; `run` looks.
@@ -78,10 +80,11 @@ class Autoscaler:
             config: Of the run, with `scaling`.
             orders: The sequence of each source.
             demands: What a profile says, if there is one.
+            models: Seconds from bytes, by the same profile.
             run: What is sized.
         """
         assert config.scaling is not None
-        self._config, self._orders = config, orders
+        self._config = config
         self._settings: ScalingConfig = config.scaling.within(config.runtime.workers)
         self._run = run
         self._gauges = Gauges(
@@ -92,6 +95,8 @@ class Autoscaler:
         self._schedule = MixtureSchedule.of(
             list(config.sources), config.mixture, rows=rows, num_microbatches=config.num_microbatches
         )
+        self._outlook = Outlook(orders, models)
+        self._told_drifted: set[str] = set()
         self._memory = ScalerMemory()
         self._draining: dict[str, int] = {}
         """Hosts that were told to go, and the process of each: another one in its place was not."""
@@ -114,7 +119,11 @@ class Autoscaler:
 
     def stats(self) -> dict[str, Any]:
         """Return what was decided, the newest last."""
-        return {"hosts_wanted": self._run.num_wanted, "decisions": list(self._decisions)}
+        return {
+            "hosts_wanted": self._run.num_wanted,
+            "decisions": list(self._decisions),
+            "profile": {name: str(drift) for name, drift in self._outlook.drifts().items()},
+        }
 
     async def _look(self) -> None:
         asked: Wire = await self._run.ask_planner("gauges")
@@ -128,7 +137,10 @@ class Autoscaler:
         self._term = asked["term"]
         now_s = asyncio.get_running_loop().time()
         ahead = self._ahead(now_s, asked)
-        reading = self._gauges.reading(self._counters(now_s, asked, hosts), ahead, self._grows(asked))
+        counters = self._counters(now_s, asked, hosts)
+        self._note_costs(counters)
+        lookahead_s = self._settings.lookahead_s
+        reading = self._gauges.reading(counters, ahead, lambda name: self._outlook.grows(name, lookahead_s))
         if reading is None or not reading.sources:
             return
         self._memory, decision = decide(self._memory, reading, self._settings)
@@ -201,18 +213,19 @@ class Autoscaler:
                 peaks[name] = max(peaks.get(name, 0.0), share)
         return lambda name, share: peaks.get(name, share)
 
-    def _grows(self, asked: Wire) -> Callable[[str], float]:
-        """Return how much larger the rows of the window after the present one are, by the index."""
-
-        def grows(name: str) -> float:
-            order, at = self._orders[name], int(asked["sources"][name]["consumed"])
-            if not order.rows_per_epoch:
-                return 1.0
-            window = order.window_at(at)
-            now, later = bytes_of_row(order, at), bytes_of_row(order, window.first_ordinal + window.num_rows)
-            return max(1.0, later / now) if now > 0 else 1.0
-
-        return grows
+    def _note_costs(self, counters: Counters) -> None:
+        """Have the ledgers know what rows took; say once of a source that its profile holds no more."""
+        self._outlook.note(
+            counters.now_s,
+            {
+                name: Spending(int(one.consumed), one.rows_transformed, one.transform_s, one.transform_cpu_s)
+                for name, one in counters.sources.items()
+            },
+        )
+        for name, drift in self._outlook.drifts().items():
+            if drift.is_drifted and name not in self._told_drifted:
+                self._told_drifted.add(name)
+                _LOG.warning("%s: %s", name, drift)
 
     def _budget(self, name: str, host: Mapping[str, Any], num_sharing: int, *, is_training: bool) -> HostBudget:
         """Return the bounds of a host: what is configured, else its share of its machine; half of the memory stays."""

@@ -24,7 +24,7 @@ from msd.core.mesh import Mesh
 from msd.core.state import StateDict
 from msd.errors import ClosedError, ConfigError, EngineError
 from msd.loader.poison.notes import folder_of
-from msd.profiling.demands import profiled_demands
+from msd.profiling.demands import Profiled, profiled
 from msd.runtime.base import check_supported, shown, step_number
 from msd.runtime.checkpointing import ResumePoint, StoreHold, resume_point
 from msd.runtime.dask.cluster import EmbeddedCluster, Quiet
@@ -93,7 +93,8 @@ class DaskEngine(TakesEdits):
         chains = build_chains(config)
         self.orders = build_orders(config, index_all(config, on_progress=on_index_progress))
         self._identity = identity(config, self.orders, chains)
-        self._demands = () if config.loaders != "auto" else profiled_demands(config, self.orders, chains)
+        is_sized = config.loaders == "auto" or config.scaling is not None
+        self._profiled = profiled(config, self.orders, chains) if is_sized else Profiled()
         _running.add(self)
         try:
             self._start(listen)
@@ -153,7 +154,11 @@ class DaskEngine(TakesEdits):
             **planned,
             "sources": {name: {**of_source, **counts.get(name, {})} for name, of_source in planned["sources"].items()},
             "hosts": [
-                {"host": name, "role": role, "pid": hosts[name]["pid"], "pss_bytes": hosts[name].get("pss_bytes")}
+                {
+                    "host": name,
+                    "role": role,
+                    **{key: hosts[name].get(key) for key in ("pid", "pss_bytes", "payload_bytes")},
+                }
                 for name, role in roles.items()
                 if name in hosts
             ],
@@ -295,7 +300,8 @@ class DaskEngine(TakesEdits):
             self._loop.run(self._supervisor.give_up(error))
 
     async def _make_supervisor(self, host: str) -> Supervisor:
-        run = Run(self._run, self.config, self.orders, self._identity, self._token, self._demands)
+        run = Run(self._run, self.config, self.orders, self._identity, self._token)
+        run = replace(run, demands=self._profiled.demands, models=self._profiled.models)
         if self._hold is not None:
             point = self._resumed
             kept = {

@@ -1,8 +1,8 @@
 """Actors of a run are made where they are wanted, and kept alive by the process that wants them."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from distributed import Client
@@ -13,6 +13,7 @@ from msd.coordinator.standing import Standing
 from msd.core.demand import SourceDemand
 from msd.core.order import SourceOrder
 from msd.core.state import StateDict
+from msd.cost.linear import LinearModel
 from msd.errors import ConfigError, DeadlineError, EngineError, MsdError, told
 from msd.runtime.dask.calls import Ref
 from msd.runtime.dask.wire import Wire
@@ -33,6 +34,8 @@ class Run:
     """That ranks must show."""
     demands: tuple[SourceDemand, ...] = ()
     """What sources are asked for and cost, where a profile that fits says so."""
+    models: Mapping[str, LinearModel] = field(default_factory=dict)
+    """Seconds of their rows from bytes, by the same profile."""
     standing: Standing | None = None
     """Where the run goes on; None is the beginning."""
     kept: Wire | None = None

@@ -133,7 +133,7 @@ class Supervisor:
         self.autoscaler: Autoscaler | None = None
         """Has sizes follow the mixture, if that is configured."""
         if run.config.scaling is not None:
-            self.autoscaler = Autoscaler(run.config, run.orders, run.demands, self)
+            self.autoscaler = Autoscaler(run.config, run.orders, run.demands, run.models, self)
         self.error: EngineError | None = None
         """Why the run cannot go on."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from msd.errors import InputError
 from msd.loader.transforms.config import ImageConfig
 from msd.loader.transforms.patches import fit_size
-from msd.testing.corpus import photos, recipe, text, write
+from msd.testing.corpus import frames, photos, recipe, text, write
 
 MARKER = ".msd-corpus.json"
 """Lists what a corpus consists of, so that making it again replaces that and nothing else."""
@@ -24,10 +24,20 @@ MARKER = ".msd-corpus.json"
 BUILDING = ".msd-corpus-building.json"
 """In a folder that is being filled: which process of which machine fills it."""
 
-ENTRIES = ("code", "corpus.yaml", "descriptions", "docs", "docstrings", "photos", "tokenizer.json")
+ENTRIES = (
+    "code",
+    "corpus.yaml",
+    "descriptions",
+    "docs",
+    "docstrings",
+    "frames",
+    "frames.yaml",
+    "photos",
+    "tokenizer.json",
+)
 
 _BYTES = {"code": 5_000_000, "docstrings": 1_500_000, "docs": 1_500_000, "descriptions": 900_000}
-_NUM_PHOTOS = 480
+_NUM_PHOTOS, _NUM_ANIMATIONS = 480, 64
 _TOKENIZER_BYTES = 2_500_000
 
 
@@ -76,7 +86,7 @@ def make_corpus(
     force: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> CorpusReport:
-    """Make a corpus of five sources, a tokenizer and `corpus.yaml` under `path`.
+    """Make a corpus of five sources, animations, a tokenizer, `corpus.yaml` and `frames.yaml` under `path`.
 
     Equal arguments on one machine give equal bytes. Nothing appears under `path` before all of it is made. A corpus
     that is there already is replaced; files that are not its own are never touched.
@@ -118,6 +128,8 @@ def _fill(folder: Path, target: Path, scale: float, seed: int, say: Callable[[st
     }
     say("making photographs")
     pairs = list(photos.make_photos(max(8, round(_NUM_PHOTOS * scale)), seed))
+    say("making animations")
+    animations = list(frames.make_frames(max(4, round(_NUM_ANIMATIONS * scale)), seed))
     say("training the tokenizer")
     captions = [pair.caption for pair in pairs]
     tokenizer = recipe.train_tokenizer(_training_texts(rows, captions), folder / "tokenizer.json")
@@ -127,8 +139,10 @@ def _fill(folder: Path, target: Path, scale: float, seed: int, say: Callable[[st
     docs_files = write.write_jsonl(rows["docs"], folder / "docs", num_files=2)
     description_files = write.write_jsonl_gz(rows["descriptions"], folder / "descriptions", num_files=2)
     photo_files = write.write_tars(pairs, folder / "photos", num_files=4)
-    configuration = recipe.configuration(seed, tokenizer.get_vocab_size())
-    (folder / "corpus.yaml").write_text(configuration, encoding="utf-8")
+    write.write_tars(animations, folder / "frames", num_files=2, kind="webp")
+    for name in ("corpus", "frames"):
+        configuration = recipe.configuration(seed, tokenizer.get_vocab_size(), name=name)
+        (folder / f"{name}.yaml").write_text(configuration, encoding="utf-8")
     say("counting tokens")
     # The end of a text is a token too.
     length = {name: _lengths(tokenizer, [row["text"] for row in rows[name]]) + 1 for name in rows}

@@ -36,7 +36,8 @@ class Photo:
     """One image-text pair."""
 
     key: str
-    jpeg: bytes
+    encoded: bytes
+    """JPEG, or an animation in WebP."""
     caption: str
     width: int
     height: int

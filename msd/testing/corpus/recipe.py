@@ -63,9 +63,45 @@ runtime: {{kind: local}}
 """
 
 
-def configuration(seed: int, vocabulary: int) -> str:
-    """Return the text of `corpus.yaml`."""
-    return _CONFIGURATION.format(seed=seed, vocabulary=vocabulary, patch=PATCH, merge=MERGE, max_pixels=MAX_PIXELS)
+_FRAMES = """\
+# A configuration whose sources cost from microseconds to tenths of a second a row; paths are relative to this file.
+#   msd profile frames.yaml · msd partition frames.yaml · msd plan frames.yaml --steps 20
+
+seed: {seed}
+
+sources:
+  docs:                       # text: tens of microseconds
+    format: jsonl
+    path: docs/*.jsonl
+    transforms:
+      - {{kind: tokenize, tokenizer: tokenizer.json, field: text, append_eos: true}}
+  photos:                     # photographs: milliseconds
+    format: webdataset
+    path: photos/*.tar
+    transforms:
+      - {{kind: image, field: jpg, patch: {patch}, merge: {merge}, max_pixels: {max_pixels}}}
+      - {{kind: tokenize, tokenizer: tokenizer.json, field: txt, append_eos: true}}
+  frames:                     # animations, of which at most eight frames are taken: tens of milliseconds
+    format: webdataset
+    path: frames/*.tar
+    transforms:
+      - {{kind: image, field: webp, patch: {patch}, merge: {merge}, max_pixels: {max_pixels}, frames: 8}}
+      - {{kind: tokenize, tokenizer: tokenizer.json, field: txt, append_eos: true}}
+
+mixture: {{unit: samples, weights: {{docs: 0.6, photos: 0.3, frames: 0.1}}}}
+batch: {{sequence_length: 1024, global_batch_size: 16}}
+mesh: {{dp: 2}}
+num_microbatches: 2
+"""
+
+_CONFIGURATIONS = {"corpus": _CONFIGURATION, "frames": _FRAMES}
+
+
+def configuration(seed: int, vocabulary: int, *, name: str = "corpus") -> str:
+    """Return the text of `corpus.yaml`, or of `frames.yaml`."""
+    return _CONFIGURATIONS[name].format(
+        seed=seed, vocabulary=vocabulary, patch=PATCH, merge=MERGE, max_pixels=MAX_PIXELS
+    )
 
 
 def train_tokenizer(texts: Iterable[str], path: Path) -> Any:

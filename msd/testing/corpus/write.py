@@ -60,15 +60,15 @@ def write_jsonl_zst(rows: Sequence[Row], folder: Path, *, num_files: int, rows_p
     return paths
 
 
-def write_tars(photos: Sequence[Photo], folder: Path, *, num_files: int) -> list[Path]:
-    """Write image-text pairs as WebDataset shards: members `KEY.jpg` and `KEY.txt`."""
+def write_tars(photos: Sequence[Photo], folder: Path, *, num_files: int, kind: str = "jpg") -> list[Path]:
+    """Write image-text pairs as WebDataset shards: members `KEY.jpg`, or of another kind, and `KEY.txt`."""
     folder.mkdir(parents=True)
     paths = []
     for number, part in enumerate(_parts(photos, num_files)):
-        path = folder / f"photos-{number:05d}.tar"
+        path = folder / f"{folder.name}-{number:05d}.tar"
         with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
             for photo in part:
-                _add(archive, f"{photo.key}.jpg", photo.jpeg)
+                _add(archive, f"{photo.key}.{kind}", photo.encoded)
                 _add(archive, f"{photo.key}.txt", photo.caption.encode())
         paths.append(path)
     return paths

@@ -12,7 +12,8 @@ from PIL import Image
 from msd.core.sample import Outcome
 from msd.errors import ConfigError, EngineError, SourceError
 from msd.loader.transforms.config import ChunkConfig, FunctionConfig, ImageConfig, TokenizeConfig, TokensConfig
-from msd.loader.transforms.decode import decode_image
+from msd.loader.transforms.decode import decode_frames, decode_image
+from msd.loader.transforms.image import ImageStep
 
 TEXT = TokenizeConfig(tokenizer="bytes", field="txt")
 IMAGE = ImageConfig(patch=2, merge=2, min_pixels=16, max_pixels=4096)
@@ -167,6 +168,51 @@ def test_the_first_frame_stands_for_an_animation(kind):
     options = {"lossless": True} if kind == "WEBP" else {}
     stored = encoded(frames[0], kind, save_all=True, append_images=frames[1:], **options)
     assert pixels_of(stored)[3, 3].tolist() == [255, 0, 0]
+
+
+def animation(colours, kind="WEBP"):
+    first, *others = (Image.new("RGB", (8, 8), colour) for colour in colours)
+    return encoded(first, kind, save_all=True, append_images=others, lossless=True)
+
+
+@pytest.mark.parametrize("kind", ["WEBP", "PNG"])
+@pytest.mark.parametrize(
+    ("frames", "seen"),
+    [(1, [0]), (2, [0, 30]), (3, [0, 20, 40]), (6, [0, 10, 20, 30, 40, 50]), (100, [0, 10, 20, 30, 40, 50])],
+)
+def test_frames_of_an_animation_are_evenly_spaced_and_no_more_than_there_are(kind, frames, seen):
+    stored = animation([(10 * number, 0, 0) for number in range(6)], kind)
+    found = decode_frames(stored, max_pixels=100, frames=frames)
+    assert [int(np.asarray(image)[0, 0, 0]) for image in found] == seen
+
+
+def test_each_frame_is_an_image_with_placeholders_of_its_own(apply_to):
+    stored = animation([(50, 0, 0), (0, 90, 0), (0, 0, 130)])
+    how = {"field": "webp", "patch": 4, "merge": 2, "min_pixels": 16, "image_token": 9}
+    row = {"webp": stored, "ids": [1, 2]}
+    (still,) = apply_to(row, ImageConfig(**how), TokensConfig()).samples
+    (moving,) = apply_to(row, ImageConfig(**how, frames=2), TokensConfig()).samples
+    assert still.tokens_T.tolist() == [9, 1, 2]
+    assert moving.tokens_T.tolist() == [9, 9, 1, 2]
+    assert len(moving.images.grids_I3) == 2
+
+
+def test_an_animation_that_ends_early_fails_with_a_reason(apply_to):
+    stored = animation([(number, number, 0) for number in range(0, 200, 5)])
+    result = apply_to(
+        {"webp": stored[: len(stored) // 2], "ids": [1]},
+        ImageConfig(field="webp", frames=50, image_token=9),
+        TokensConfig(),
+    )
+    assert "cannot be decoded" in result.reason or "broken header" in result.reason
+
+
+def test_taking_frames_is_another_content_and_taking_one_is_what_it_was():
+    def identity(**changes):
+        return ImageStep(ImageConfig(**changes), after=False).identity()
+
+    assert "frames" not in identity()
+    assert identity(frames=4)["frames"] == 4
 
 
 def test_an_image_may_be_a_path_or_a_pillow_image(tmp_path):

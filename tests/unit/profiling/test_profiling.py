@@ -64,14 +64,22 @@ def test_features_are_sizes_and_what_headers_say():
     features = RowFeatures([ImageConfig(field="jpg")]).of(
         [{"jpg": stored, "txt": "abc"}, {"jpg": b"torn", "txt": ""}, {"ids": [1, 2, 3]}, BadRow("torn")]
     )
-    assert features.shape == (4, 4)
-    assert features[0, 0] == len(stored) + 3
-    assert features[0, 1] == 3
-    assert features[0, 2] == 60 * 40
-    assert features[0, 3] == 1
-    assert features[1].tolist() == [4, 0, 0, 0]
-    assert features[2].tolist() == [24, 0, 0, 0]
-    assert features[3].tolist() == [0, 0, 0, 0]
+    assert features.tolist() == [
+        [len(stored) + 3, 3, 1, 60 * 40, 1],
+        [4, 0, 0, 0, 0],
+        [24, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0],
+    ]
+
+
+def test_pieces_are_words_and_signs_and_of_long_texts_what_stretches_of_them_let_expect():
+    short = "def f(x): return x, 文字"
+    long = "one two, three. " * 1000
+    features = RowFeatures([]).of([{"text": short}, {"text": long}, {"chat": [{"content": short}, {"content": short}]}])
+    pieces = features[:, NAMES.index("pieces")]
+    assert pieces[0] == 9
+    assert pieces[1] == pytest.approx(5000, rel=0.02)
+    assert pieces[2] == 18
 
 
 def test_bytes_of_text_are_those_of_its_encoding():
