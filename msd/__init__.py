@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from msd.planner.dgraph import DGraph
     from msd.planner.explain import explain
     from msd.runtime.base import Engine
+    from msd.runtime.control import RunControl
     from msd.runtime.evaluation import evaluation
     from msd.simulator import simulate
 
@@ -57,6 +58,7 @@ __all__ = [
     "StateError",
     "StepPlan",
     "connect",
+    "control",
     "evaluation",
     "explain",
     "graph",
@@ -150,6 +152,23 @@ def connect(
     from msd.client.remote import SocketTransport
 
     return RankClient(SocketTransport(address, deadline_s=deadline_s, warn_s=warn_s), rank=rank)
+
+
+def control(address: "str | Engine", *, deadline_s: float = 30.0) -> "RunControl":
+    """Return a run that is under way, to look at it and to change what it draws: `mix`, `suspend`, `stats`, ...
+
+    Args:
+        address: `engine.address`, or what `msd.connect` takes besides; or the engine itself.
+        deadline_s: For how long a run that does not answer is tried again.
+    """
+    from msd.runtime.control import RunControl
+
+    found = address if isinstance(address, str) else getattr(address, "address", None)
+    if not isinstance(found, str) or found.startswith("local://"):
+        raise ConfigError(
+            "msd.control takes the address of a run on Dask, or its engine; a local engine has methods of its own"
+        )
+    return RunControl(found, deadline_s=deadline_s)
 
 
 def plan(

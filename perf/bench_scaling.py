@@ -32,6 +32,7 @@ from msd.runtime.dask.autoscaler import seats_to_wire
 from msd.scaling.autoscale import decide
 from msd.scaling.baselines import uniform
 from msd.scaling.config import ScalingConfig
+from msd.scaling.need import memory_of
 from msd.scaling.partition import partition_sources, sustained
 from msd.scaling.reading import HostReading, Reading, ScalerMemory, SourceReading
 from msd.simulator import SimulatedSource, simulate_scaling
@@ -39,6 +40,7 @@ from msd.simulator import SimulatedSource, simulate_scaling
 SLICE = bytes(1 << 14)
 WORKERS = 12
 SECONDS = 10.0
+BUDGET_BYTES = 1 << 30
 
 
 def spend(wait_s: float, cpu_s: float) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -94,7 +96,7 @@ def divide(repeats: int, seconds: float) -> dict[str, Any]:
         assert not problems, problems
         demands = demands_of(config, supervised.orders, profile)
         (host,) = engine.stats()["hosts"]
-        budget = HostBudget(host=host["host"], cpus=2.0, memory_bytes=8 << 30, most_workers=WORKERS)
+        budget = HostBudget(host=host["host"], cpus=2.0, memory_bytes=BUDGET_BYTES, most_workers=WORKERS)
         by_cost = _with_all(partition_sources(demands, [budget], rate=None, headroom=1.0).allocation, demands, budget)
         divisions = {"for each the same": uniform(demands, [budget], WORKERS), "by cost": by_cost}
         found: dict[str, Any] = {
@@ -105,11 +107,15 @@ def divide(repeats: int, seconds: float) -> dict[str, Any]:
             }
             for name, allocation in divisions.items()
         }
+        found["by cost"]["memory_predicted"] = profile.process_bytes + sum(
+            memory_of(one, by_cost[one.source].workers or 1) for one in demands
+        )
         for _ in range(repeats):
             for name, allocation in divisions.items():
                 supervised._loop.run(supervised._supervised.ask(PLANNER, "seat", seats_to_wire(allocation)))
                 _rate(clients, seconds / 3)
                 found[name]["runs"].append(_rate(clients, seconds))
+                found[name]["memory_pss"] = engine.stats()["hosts"][0]["pss_bytes"]
     for one in found.values():
         one["measured"] = statistics.median(one["runs"])
     return {"divisions": found, "ratio": found["by cost"]["measured"] / found["for each the same"]["measured"]}
@@ -240,6 +246,10 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
     return result, statistics.median(took)
 
 
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:,.0f} MiB"
+
+
 def main() -> None:
     """Measure what was asked for; print a table, or JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -272,7 +282,11 @@ def _table(report: dict[str, Any]) -> str:
             runs = ", ".join(f"{run:.0f}" for run in one["runs"])
             off = one["measured"] / one["predicted"] - 1
             lines.append(f"{name:<20}{workers:<48}{one['predicted']:>10.0f}{one['measured']:>10.0f}{off:>7.1%}  {runs}")
-        lines.append(f"by cost over the same for each: {divided['ratio']:.2f}")
+        by_cost = divided["divisions"]["by cost"]
+        lines.append(
+            f"by cost over the same for each: {divided['ratio']:.2f}; memory of the host {_mib(by_cost['memory_pss'])} "
+            f"(PSS), predicted {_mib(by_cost['memory_predicted'])}, budget {_mib(BUDGET_BYTES)}"
+        )
     if moved := report.get("curriculum"):
         lines += ["", f"curriculum, a step takes {moved['step_s']} s; waits: longest (sum) in s"]
         for name in ("fixed", "scaled"):

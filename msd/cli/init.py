@@ -30,6 +30,7 @@ def init(
 ) -> None:
     """Look at data, write a ready configuration with comments, and say what was seen and why it was read so."""
     from msd.config import parse_config
+    from msd.core.checks import working_directory
     from msd.errors import InputError
     from msd.look import look, render_yaml
     from msd.look.groups import check_exists
@@ -40,7 +41,7 @@ def init(
     if not is_printed and out.exists() and not force:
         raise InputError(f"{str(out)!r} exists; name another file with --out, or replace it with --force")
     seen = look(paths, tokenizer)
-    base = Path.cwd() if is_printed else out.resolve().parent
+    base = working_directory() if is_printed else out.resolve().parent
     text = render_yaml(seen, base=base, sequence_length=seq)
     parse_config(text, base=base, name=str(out))
     if is_printed:

@@ -10,7 +10,22 @@ from typing import Annotated, Any
 
 import typer
 
-from msd.cli import corpus, demo, index, init, partition, plan, preview, profile, serve, state, validate, which
+from msd.cli import (
+    corpus,
+    demo,
+    index,
+    init,
+    mix,
+    partition,
+    plan,
+    preview,
+    profile,
+    serve,
+    state,
+    top,
+    validate,
+    which,
+)
 
 INTERRUPTED = 130
 NOBODY_READS = 141
@@ -56,10 +71,12 @@ _COMMANDS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("preview", preview.preview),
     ("serve", serve.serve),
     ("which", which.which),
+    ("top", top.top),
 )
 for _name, _command in _COMMANDS:
     app.command(_name)(_command)
 app.add_typer(state.app, name="state")
+app.add_typer(mix.app, name="mix")
 
 
 def main() -> None:
@@ -104,7 +121,7 @@ def _explained(error: Exception, arguments: Sequence[str]) -> tuple[int, str]:
     message = getattr(error, "format_message", None)
     if message is not None:
         # What Click says of a wrong command line; Typer may carry a Click of its own, so its class is not named.
-        command = next((name for name in (*(name for name, _ in _COMMANDS), "state") if name in arguments), "")
+        command = next((name for name in (*(name for name, _ in _COMMANDS), "state", "mix") if name in arguments), "")
         return 2, f"{str(message()).rstrip('.')}; see `{' '.join(['msd', command]).strip()} --help`"
     if isinstance(error, OSError):
         where = f" {error.filename!r}" if error.filename else ""

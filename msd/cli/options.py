@@ -30,11 +30,12 @@ def read_config(path: Path, overrides: list[str] | None, sets: list[str] | None)
     Dotted paths in it find modules beside the file and in the working directory.
     """
     from msd.config import load_config
+    from msd.core.checks import working_directory
     from msd.core.dotted import look_in
 
     config = load_config(path, overrides=[*(overrides or []), *(sets or [])])
     # After the directory of the file; `msd` is a program, so Python does not look in the working directory by itself.
-    look_in(Path.cwd())
+    look_in(working_directory())
     return config
 
 

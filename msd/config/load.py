@@ -9,7 +9,7 @@ import yaml
 
 from msd.config.decode import MAX_DEPTH, TOO_DEEP, check_keys
 from msd.config.pipeline import NO_SOURCES, PipelineConfig
-from msd.core.checks import own_path
+from msd.core.checks import own_path, working_directory
 from msd.core.dotted import look_in
 from msd.errors import ConfigError, told
 
@@ -35,6 +35,7 @@ def load_config(path: str | os.PathLike[str], overrides: str | Sequence[str] = (
             f"load_config takes the path of a YAML file, got {type(path).__name__}; settings that are Python values "
             "are msd.Config(**settings)"
         )
+    working_directory()  # Without one neither paths nor modules can be looked for.
     file = Path(own_path(os.fspath(path), name="configuration"))
     try:
         text = file.read_text(encoding="utf-8")

@@ -170,6 +170,16 @@ class Coordinator:
         return self._course.planning.main.closing_notes
 
     @property
+    def shares(self) -> dict[str, float]:
+        """The share of each source that the step begins with which is planned next, of what the mixture counts."""
+        return self._course.planning.main.shares
+
+    @property
+    def suspended(self) -> frozenset[str]:
+        """Sources that are not drawn from at that step."""
+        return self._course.planning.main.suspended
+
+    @property
     def edits(self) -> tuple[Edit, ...]:
         """The edits of this generation that are durable, in order."""
         return tuple(self._edits.durable)

@@ -78,6 +78,16 @@ class Lane:
         return SourceGauge(ahead.consumed, max(0, ahead.observed - ahead.consumed), ahead.wanted, is_starved)
 
     @property
+    def shares(self) -> dict[str, float]:
+        """The share of each source that the next step begins with."""
+        return self._planner.shares
+
+    @property
+    def suspended(self) -> frozenset[str]:
+        """Sources that are not drawn from now."""
+        return self._planner.suspended
+
+    @property
     def skips(self) -> tuple[SkipRows, ...]:
         """Rows that are passed over, as far as planning has not come past them."""
         return self._planner.skips

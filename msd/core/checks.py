@@ -3,6 +3,7 @@
 import operator
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from msd.errors import ConfigError
@@ -34,6 +35,18 @@ def whole_number(value: Any, *, name: str) -> int:
         return operator.index(value)
     except TypeError:
         raise ConfigError(f"{name} must be an integer, got {str(value)[:40]!r} ({type(value).__name__})") from None
+
+
+def working_directory() -> Path:
+    """Return where this process is.
+
+    Raises:
+        ConfigError: If that folder was removed.
+    """
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise ConfigError("the working directory was removed; change to one that exists, and start again") from None
 
 
 def own_path(path: str, *, name: str) -> str:

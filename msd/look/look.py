@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from msd.config import Config, parse_config
+from msd.core.checks import working_directory
 from msd.core.sample import Outcome
 from msd.errors import ConfigError, InputError, SourceError
 from msd.loader.transforms.chain import build_chain
@@ -84,7 +85,7 @@ def init(
     for assumed in assumptions(seen):
         _log.warning("msd.init: %s", assumed)
     text = render_yaml(seen, base=None, sequence_length=sequence_length)
-    return parse_config(text, base=Path.cwd(), name="msd.init")
+    return parse_config(text, base=working_directory(), name="msd.init")
 
 
 def assumptions(seen: "Look") -> list[str]:

@@ -92,6 +92,16 @@ class Planner:
         return frozenset(name for name, is_idle in zip(self._names, idle_S, strict=True) if is_idle)
 
     @property
+    def shares(self) -> dict[str, float]:
+        """The share of each source that the next step begins with, of what the mixture counts."""
+        return dict(zip(self._names, self._shares_at(self._live_S, self._edits.reweighted), strict=True))
+
+    @property
+    def suspended(self) -> frozenset[str]:
+        """Sources that are not drawn from now."""
+        return self._edits.now.suspended
+
+    @property
     def skips(self) -> tuple[SkipRows, ...]:
         """Rows that are passed over now or from some step on, as far as they are not consumed: hosts spare them."""
         return self._edits.skips

@@ -25,7 +25,7 @@ from msd.coordinator import deal
 from msd.coordinator.commands import Abandon, Avoid, Command, Examine, Fail, Journal, Planned, Release
 from msd.coordinator.events import Journalled, NotJournalled, RowsExamined
 from msd.core.batch import RankBatch
-from msd.core.journal import Edit
+from msd.core.journal import Edit, edits_to_state
 from msd.core.mesh import Mesh
 from msd.core.plan import StepPlan
 from msd.core.state import StateDict, canonical_json
@@ -198,6 +198,7 @@ class LocalEngine(TakesEdits):
             self._check_open()
             generations = self._coordinator.generations
             killed = self._coordinator.num_killed()
+            shares, suspended = self._coordinator.shares, self._coordinator.suspended
             return {
                 "runtime": "local",
                 "mesh": self.mesh.as_dict(),
@@ -212,6 +213,8 @@ class LocalEngine(TakesEdits):
                         **self._record.of_source(name),
                         "rows_per_epoch": self.orders[name].rows_per_epoch,
                         "killed": killed.get(name, 0),
+                        "target_share": shares[name],
+                        "is_suspended": name in suspended,
                         **self._loaders[name].counts(),
                     }
                     for name in self.config.sources
@@ -271,6 +274,11 @@ class LocalEngine(TakesEdits):
     def _close_loaders(self) -> None:
         for loader in self._loaders.values():
             loader.close()
+
+    def _edits(self) -> list[dict[str, Any]]:
+        with self._lock:
+            self._check_open()
+            return edits_to_state(self._coordinator.edits)
 
     def _edit(self, edit: Edit, *, move_late: bool) -> int:
         with self._lock:

@@ -9,6 +9,7 @@ from msd.core.plan import StepPlan
 
 _MEANS = ("fill", "imbalance", "imbalance_floor", "lockstep", "lockstep_floor")
 _NOTES_KEPT = 20
+_STEPS_KEPT = 60
 
 
 class RunRecord:
@@ -21,6 +22,7 @@ class RunRecord:
         self._tokens: dict[str, int] = {}
         self._samples: dict[str, int] = {}
         self._notes: deque[str] = deque(maxlen=_NOTES_KEPT)
+        self._recent: deque[dict[str, Any]] = deque(maxlen=_STEPS_KEPT)
 
     def add(self, plan: StepPlan) -> None:
         """Count a step."""
@@ -35,11 +37,16 @@ class RunRecord:
             self._tokens[name] = self._tokens.get(name, 0) + tokens
         for name, samples in report.samples_by_source.items():
             self._samples[name] = self._samples.get(name, 0) + samples
+        self._recent.append({"step": plan.step, **{name: getattr(report, name) for name in _MEANS}})
 
     @property
     def samples(self) -> dict[str, int]:
         """Drawn of each source so far."""
         return dict(self._samples)
+
+    def recent(self) -> list[dict[str, Any]]:
+        """Return the figures of the newest steps."""
+        return list(self._recent)
 
     def as_dict(self, closing_notes: Iterable[str] = ()) -> dict[str, Any]:
         """Return the means of the figures, and the newest notes: of plans by step, of the end of the run last."""

@@ -46,6 +46,10 @@ class FaultyRun:
         self._seen: dict[int, str] = {}
         """Processes, with when they began: numbers are given again."""
         self._paused: list[tuple[float, int]] = []
+        self._struck: set[int] = set()
+        self._unasked: list[str] = []
+        """What was said of `msd serve` when it ended though nobody dealt it a fault."""
+        self._is_dealing = False
         self.rendezvous = folder / "address.json"
         self.services: dict[str, Service] = {}
         self.ranks: list[ThreadRank | ProgramRank] = []
@@ -94,6 +98,7 @@ class FaultyRun:
     def go_through(self, faults: Sequence[Fault], *, timeout_s: float = 80.0) -> Outcome:
         """Deal the faults, wait for the ranks, end everything in good order."""
         outcome, deadline = Outcome(), time.monotonic() + timeout_s
+        self._is_dealing = True
         for fault in faults:
             self._wait(lambda fault=fault: self.reached() > fault.at_step, deadline, f"step {fault.at_step}")
             if all(rank.is_done for rank in self.ranks):
@@ -151,6 +156,7 @@ class FaultyRun:
         pids = self.pids(fault.target)
         number = {"kill": signal.SIGKILL, "term": signal.SIGTERM}.get(fault.how, signal.SIGSTOP)
         at = time.monotonic()
+        self._struck |= set(pids)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -174,10 +180,21 @@ class FaultyRun:
                 os.kill(pid, signal.SIGCONT)
         self._restart_ranks()
         ranks = [rank.service for rank in self.ranks if isinstance(rank, ProgramRank)]
+        self._look_at_serve()
         for service in self.services.values():
             # One that was lost a moment ago must not come back alone: all do, from the same state.
             service.tick(again=service not in ranks)
             self._see(service)
+
+    def _look_at_serve(self) -> None:
+        """Note that `msd serve` ended though nobody dealt it a fault and it had begun to serve; it is started again."""
+        program = self.serve.program
+        status = None if program is None else program.process.poll()
+        if program is None or status is None or not self._is_dealing or program.process.pid in self._struck:
+            return
+        self._struck.add(program.process.pid)
+        if "msd://" in program.output:
+            self._unasked.append(f"msd serve ended unasked with {status}: {program.output[-1500:]}")
 
     def _see(self, service: Service) -> None:
         pids = set() if service.pid is None else {service.pid}
@@ -204,6 +221,7 @@ class FaultyRun:
 
     def _end(self, outcome: Outcome) -> None:
         """End the programs as a service manager does, the run first, and look at what stays."""
+        outcome.left += self._unasked
         for service in self.services.values():
             service.is_wanted = False
         for _, pid in self._paused:

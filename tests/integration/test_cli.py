@@ -568,3 +568,16 @@ def test_a_training_cost_is_printed_as_a_section(tmp_path: Path, capsys: pytest.
     cost = yaml.safe_load(capsys.readouterr().out)["cost"]["backbone"]
     assert cost["kind"] == "fitted"
     assert (cost["linear"], cost["quadratic"], cost["constant"]) == pytest.approx((2e-6, 3e-10, 0.0), rel=0.01)
+
+
+def test_a_working_directory_that_was_removed_is_said_to_be(
+    tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert run(["validate", str(tiny_corpus / "corpus.yaml")]) == 2
+    assert "the working directory was removed; change to one that exists" in capsys.readouterr().err
+    with pytest.raises(msd.ConfigError, match="working directory was removed"):
+        msd.load_config(tiny_corpus / "corpus.yaml")

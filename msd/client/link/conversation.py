@@ -191,6 +191,10 @@ class Conversation:
                 self._take(number, header)
             case Kind.LOAD:
                 self._load(number, header)
+            case Kind.CONTROL:
+                method, arguments = value(header, "method", str), value(header, "arguments", dict)
+                answer = self._patiently(number, lambda: self._server.handler.control(method, arguments))
+                self._send(Kind.CONTROLLED, {"id": number, "answer": answer})
             case Kind.BYE:
                 session = self._session()
                 self._has_left = True

@@ -46,6 +46,7 @@ class Kind(IntEnum):
     LOAD = 6
     MOVED_SEEN = 7
     BYE = 8
+    CONTROL = 9
 
     OPENED = 65
     PLACES = 66
@@ -56,6 +57,7 @@ class Kind(IntEnum):
     NOT_YET = 71
     ERROR = 72
     WORKING = 73
+    CONTROLLED = 74
 
 
 @dataclass(frozen=True, slots=True, eq=False)

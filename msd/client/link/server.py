@@ -67,6 +67,10 @@ class LinkHandler(Protocol):
         """Note for how many seconds, all together, a training loop has waited for steps on its client's connections."""
         ...
 
+    def control(self, method: str, arguments: dict[str, Any]) -> Any:
+        """Return, JSON-able, what somebody asks who steers the run or looks at it."""
+        ...
+
     def load(self, rank: int, session: int, load: Load) -> Moved | NotYet:
         """Move the run to a saved position. A repeated `load_id` is the same load, not another."""
         ...

@@ -30,6 +30,7 @@ from msd.runtime.dask.calls import Fence, Ref
 from msd.runtime.dask.encoded import EncodedBatches
 from msd.runtime.dask.gathering import Gathering
 from msd.runtime.dask.lifetime import close_when_released, key_of, listen_for_losses
+from msd.runtime.dask.memory import pss_bytes
 from msd.runtime.dask.planner_line import PlannerAway, PlannerLine
 from msd.runtime.dask.reporting import Reporting
 from msd.runtime.dask.standings import enriched, rank_to_wire, stands_of
@@ -199,13 +200,20 @@ class ConstructorActor:
 
     async def stats(self) -> dict[str, Any]:
         """Return what is held."""
+        pss = await asyncio.get_running_loop().run_in_executor(None, pss_bytes)
         with self._changed:
             return {
                 "constructor": self.name,
+                "pid": os.getpid(),
+                "pss_bytes": pss,
                 "ranks": list(self._ranks),
                 "connected": self._attendance.connected,
                 "held_bytes": self._shelf.nbytes,
                 "held_steps": sorted(self._shelf.held_steps),
+                "gathered_steps": self._gathering.num_steps,
+                "gather_s": self._gathering.seconds,
+                "assembled_batches": self._encoded.num_batches,
+                "assemble_s": self._encoded.seconds,
             }
 
     async def close(self) -> None:
@@ -322,6 +330,10 @@ class ConstructorActor:
                 self._attendance.loaded(rank, answer["generation"], answer["first_step"], load.number)
             self._loads[rank] = (load.load_id, Moved(**self._moved_to(answer)))
         return self._loads[rank][1]
+
+    def control(self, method: str, arguments: dict[str, Any]) -> Any:
+        """Refuse: the run is steered elsewhere."""
+        raise EngineError("a constructor takes no orders; ask the address of the run")
 
     def bye(self, rank: int, session: int) -> None:
         """Release a rank."""

@@ -1,6 +1,7 @@
 """Batches of a constructor as they are sent: one encoding for all the ranks that hold the same."""
 
 import json
+import time
 from collections.abc import Hashable
 from dataclasses import replace
 
@@ -19,6 +20,8 @@ class EncodedBatches:
         self._identity = identity
         self._encoded: dict[tuple[int, Hashable], Encoded] = {}
         self._progress = self._state_after = ""
+        self.num_batches, self.seconds = 0, 0.0
+        """Batches that were assembled and encoded, and what that took."""
 
     def state(self, progress: StateDict) -> str:
         """Return a position as the JSON of a state."""
@@ -28,6 +31,7 @@ class EncodedBatches:
         """Return a rank's batch, if it is there."""
         key = (step, self._shelf.share_key(step, rank))
         if key not in self._encoded:
+            began_s = time.perf_counter()
             batch = self._shelf.batch(generation, step, rank)
             if batch is None:
                 return None
@@ -35,6 +39,8 @@ class EncodedBatches:
             if batch.progress != self._progress:
                 self._progress, self._state_after = batch.progress, self.state(json.loads(batch.progress))
             self._encoded[key] = encode(replace(batch, progress=self._state_after))
+            self.num_batches += 1
+            self.seconds += time.perf_counter() - began_s
         return self._encoded[key]
 
     def drop(self, through: int) -> None:

@@ -19,7 +19,7 @@ from msd.config import PipelineConfig
 from msd.config.identity import identity
 from msd.coordinator.staff import OWN_LOADER, PLANNER
 from msd.core.checks import whole_number
-from msd.core.journal import Edit, edits_to_state
+from msd.core.journal import Edit, edits_from_state, edits_to_state
 from msd.core.mesh import Mesh
 from msd.core.state import StateDict
 from msd.errors import ClosedError, ConfigError, EngineError
@@ -28,7 +28,6 @@ from msd.profiling.demands import Profiled, profiled
 from msd.runtime.base import check_supported, shown, step_number
 from msd.runtime.checkpointing import ResumePoint, StoreHold, resume_point
 from msd.runtime.dask.cluster import EmbeddedCluster, Quiet
-from msd.runtime.dask.hosts import added
 from msd.runtime.dask.leftovers import clean, own
 from msd.runtime.dask.loop import OwnLoop
 from msd.runtime.dask.making import Run
@@ -141,31 +140,7 @@ class DaskEngine(TakesEdits):
     def stats(self) -> dict[str, Any]:
         """Return what the run has done so far."""
         self._check_open()
-        planned = self._ask("stats")
-        alive, shadows = planned.pop("alive"), planned.pop("shadows", [])
-        hosts = {host["host"]: host for host in self._loop.run(self._supervised.ask_all("host", "stats"))}
-        counts: dict[str, Any] = {}
-        for host in hosts.values():
-            counts = added(counts, host["sources"])
-        roles = {**dict.fromkeys(alive, "host"), **dict.fromkeys(shadows, "shadow")}
-        return {
-            "runtime": "dask",
-            "mesh": self.mesh.as_dict(),
-            **planned,
-            "sources": {name: {**of_source, **counts.get(name, {})} for name, of_source in planned["sources"].items()},
-            "hosts": [
-                {
-                    "host": name,
-                    "role": role,
-                    **{key: hosts[name].get(key) for key in ("pid", "pss_bytes", "payload_bytes")},
-                }
-                for name, role in roles.items()
-                if name in hosts
-            ],
-            "constructors": self._loop.run(self._supervised.ask_all("constructor", "stats")),
-            "recoveries": self._supervised.recoveries.as_list(),
-            "scaling": None if self._supervised.autoscaler is None else self._supervised.autoscaler.stats(),
-        }
+        return self._loop.run(self._supervised.stats())
 
     def save(self) -> str:
         """Save the position that all ranks have reached now, and return the name of the snapshot.
@@ -261,7 +236,9 @@ class DaskEngine(TakesEdits):
         if host is None:
             host = LOOPBACK if runtime.scheduler is None else own_host(runtime.scheduler)
         self._ending.callback(Quiet().end)
-        self._registry = Registry(self.mesh, run=self._run, token=self._token, host=host, port=port)
+        self._registry = Registry(
+            self.mesh, run=self._run, token=self._token, host=host, port=port, control=self.control
+        )
         self._ending.callback(self._registry.close)
         self._ending.callback(_remove_files, self._run)
         # Hosts of this machine write there: whoever starts next knows by this whether anybody reads it any more.
@@ -319,6 +296,31 @@ class DaskEngine(TakesEdits):
             scalable=self._scalable,
             listen=listen,
         )
+
+    def _edits(self) -> list[dict[str, Any]]:
+        self._check_open()
+        edits: list[dict[str, Any]] = self._ask("edits")
+        return edits
+
+    def control(self, method: str, arguments: dict[str, Any]) -> Any:
+        """Return what `msd.control` asks over the link: see `msd.runtime.control.RunControl`.
+
+        Raises:
+            EngineError: If this release knows no such method.
+        """
+        match method:
+            case "edit":
+                (edit,) = edits_from_state([arguments["entry"]])
+                return self._edit(edit, move_late=bool(arguments["move_late"]))
+            case "edits":
+                return self._edits()
+            case "stats":
+                return self.stats()
+            case "which":
+                return self.which(arguments["step"], arguments.get("rank"))
+            case "save":
+                return self.save()
+        raise EngineError(f"the run does not know {method!r}; use the same release of msd on both sides")
 
     def _edit(self, edit: Edit, *, move_late: bool) -> int:
         self._check_open()

@@ -56,6 +56,9 @@ class Gathering:
         self._hosts: dict[str, Ref] = {}
         self._under_way: dict[tuple[int, int, str], asyncio.Task[None]] = {}
         """By generation, step and host."""
+        self._begun_s: dict[tuple[int, int], float] = {}
+        self.num_steps, self.seconds = 0, 0.0
+        """Steps that were gathered, and what that took from the first question to the last answer, all together."""
 
     @property
     def keys(self) -> list[str]:
@@ -76,6 +79,8 @@ class Gathering:
             owners = {host for host, _ in self._shelf.needed(step)}
         for key in [key for key in self._under_way if key[:2] == (generation, step) and key[2] not in owners]:
             self._under_way.pop(key).cancel()
+        if owners:
+            self._begun_s.setdefault((generation, step), asyncio.get_running_loop().time())
         for host in owners:
             key = (generation, step, host)
             if key in self._under_way:
@@ -86,6 +91,11 @@ class Gathering:
     def _ended(self, key: tuple[int, int, str], task: asyncio.Task[None]) -> None:
         if self._under_way.get(key) is task:
             del self._under_way[key]
+            if not any(one[:2] == key[:2] for one in self._under_way) and key[:2] in self._begun_s:
+                self.num_steps += 1
+                self.seconds += asyncio.get_running_loop().time() - self._begun_s.pop(key[:2])
+                # Of a generation that was left nothing ends any more.
+                self._begun_s = {one: at for one, at in self._begun_s.items() if one[0] >= key[0]}
 
     async def _fetch_from(self, generation: int, step: int, host: str) -> None:
         """Fetch what a host owes to a step, however often it takes."""

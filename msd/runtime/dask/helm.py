@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -129,7 +130,9 @@ class Helm:
         loop = asyncio.get_running_loop()
 
         def on_thread() -> _T:
+            began_s = time.thread_time()
             answer, commands = decide()
+            self.pace.decide_s += time.thread_time() - began_s
             if self._store is not None:
                 self._store.heed(self.coordinator)
             orders = orders_for(commands, self.coordinator, self._identity)

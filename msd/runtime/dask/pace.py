@@ -25,6 +25,8 @@ class Pace:
         """Have seen nothing."""
         self.starved_s: defaultdict[str, float] = defaultdict(float)
         """By source, for how long planning has waited for its rows."""
+        self.decide_s = 0.0
+        """CPU that the coordinator took: planning, mostly."""
         self.waited_s = 0.0
         """For how long ranks have waited for steps, on average."""
         self._waits: dict[int, float] = {}

@@ -18,7 +18,7 @@ from msd.config import PipelineConfig
 from msd.coordinator.commands import Command, Journal
 from msd.coordinator.events import BytesHeld, RanksStand, RunFailed, StepAsked
 from msd.coordinator.placement import Placement
-from msd.core.journal import edits_from_state
+from msd.core.journal import edits_from_state, edits_to_state
 from msd.core.order import SourceOrder
 from msd.core.plan import StepPlan
 from msd.core.state import StateDict
@@ -294,6 +294,11 @@ class PlannerActor:
             await self._helm.journalling.settled(number)
         return at_step
 
+    async def edits(self) -> list[dict[str, Any]]:
+        """Return the edits of the generation that are durable, in order."""
+        await self._may_speak()
+        return await self._decide(lambda: (edits_to_state(self._coordinator.edits), []))
+
     async def save(self) -> str:
         """Save where the slowest rank stands to the checkpoint, and return the snapshot's name once it is durable."""
         await self._may_speak()
@@ -327,6 +332,8 @@ class PlannerActor:
         def stats() -> tuple[Wire, list[Command]]:
             generations = self._coordinator.generations
             killed = self._coordinator.num_killed()
+            shares, suspended = self._coordinator.shares, self._coordinator.suspended
+            gauges = self._coordinator.gauges()
             return {
                 "generation": generations.generation,
                 "steps_planned": self._helm.record.num_steps,
@@ -335,6 +342,8 @@ class PlannerActor:
                 "waits_for": self._coordinator.waits_for,
                 "limited_by": None if (limit := self._helm.limit()) is None else limit.as_dict(),
                 "waited_s": self._helm.pace.waited_s,
+                "plan_s": self._helm.pace.decide_s,
+                "recent": self._helm.record.recent(),
                 "alive": list(self._coordinator.placement.alive),
                 "shadows": list(self._coordinator.shadows),
                 "seats": [
@@ -350,6 +359,11 @@ class PlannerActor:
                         **self._helm.record.of_source(name),
                         "rows_per_epoch": order.rows_per_epoch,
                         "killed": killed.get(name, 0),
+                        "target_share": shares[name],
+                        "is_suspended": name in suspended,
+                        "starved_s": self._helm.pace.starved_s[name],
+                        "ready_rows": gauges[name].ready,
+                        "wanted_rows": gauges[name].wanted,
                     }
                     for name, order in self._orders.items()
                 },

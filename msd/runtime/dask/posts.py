@@ -29,6 +29,7 @@ from msd.runtime.dask.tasks import Tasks
 
 _LOG = logging.getLogger("msd")
 
+NOT_NEEDED = "it was not needed any more"
 STANDING_S = 1.0
 """Survivors say within this where the run stands, or are not listened to."""
 
@@ -196,7 +197,7 @@ class Posts:
         if held is None:
             return
         assert self._maker is not None
-        await self._tell_planner("host_gone", post, held[1].key, "it was not needed any more")
+        await self._tell_planner("host_gone", post, held[1].key, NOT_NEEDED)
         await self._tell([(held[1], "close")])
         gone = [held[1], *(ref for ref in self._loaders if ref.address == held[1].address)]
         self._maker.release(gone)

@@ -4,7 +4,7 @@ import os
 import socket
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import msd
@@ -15,9 +15,18 @@ from msd.errors import ClosedError, ConfigError, EngineError
 
 
 class Registry:
-    """Answers WHERE, and nothing else: see `msd.client.link.server.LinkHandler`."""
+    """Answers WHERE, and who steers the run: see `msd.client.link.server.LinkHandler`."""
 
-    def __init__(self, mesh: Mesh, *, run: str, token: str, host: str, port: int) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        *,
+        run: str,
+        token: str,
+        host: str,
+        port: int,
+        control: Callable[[str, dict[str, Any]], Any] | None = None,
+    ) -> None:
         """Begin to listen.
 
         Args:
@@ -26,11 +35,13 @@ class Registry:
             token: That ranks must show.
             host: Name or address to listen at.
             port: 0 takes any that is free.
+            control: Answers who steers the run: a method, and what it takes.
 
         Raises:
             ConfigError: If the host or port cannot be had.
         """
         self._mesh = mesh
+        self._control = control
         self._changed = threading.Lock()
         self._places: dict[int, Place] = {}
         self._waits_for: dict[int, str] = {}
@@ -88,6 +99,15 @@ class Registry:
             if self._error is not None:
                 raise self._error.with_traceback(None)
             return NotYet(waits_for=self._waits_for.get(rank, "the constructors to be placed"))
+
+    def control(self, method: str, arguments: dict[str, Any]) -> Any:
+        """Return what somebody asks who steers the run."""
+        if self._control is None:
+            raise EngineError("this run takes no orders; use its engine")
+        with self._changed:
+            if self._error is not None:
+                raise self._error.with_traceback(None)
+        return self._control(method, arguments)
 
     def hello(self, rank: int, *stated: Any) -> NoReturn:
         """Refuse: ranks are served elsewhere."""

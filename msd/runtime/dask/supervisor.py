@@ -46,6 +46,7 @@ from msd.loader.poison.watch import EXIT_STATUS
 from msd.runtime.dask.autoscaler import Autoscaler
 from msd.runtime.dask.calls import ActorGone, Ref, Superseded, call
 from msd.runtime.dask.cluster import CLOSE_S, START_S, EmbeddedCluster, connect, gathered
+from msd.runtime.dask.hosts import added
 from msd.runtime.dask.making import Run
 from msd.runtime.dask.pinging import Pinging
 from msd.runtime.dask.plugin import CAME_TOPIC, LOST_TOPIC, RunPlugin
@@ -56,9 +57,11 @@ from msd.runtime.dask.scalable import ScalableCluster
 from msd.runtime.dask.standings import standing_from_wire
 from msd.runtime.dask.tasks import Tasks
 from msd.runtime.dask.versions import check_versions
+from msd.runtime.dask.watching.feed import Feed
 
 _LOG = logging.getLogger("msd")
 
+_OF_HOST = ("pid", "pss_bytes", "payload_bytes")
 TICK_S = 0.2
 """How often our own processes and the connection to the scheduler are looked at; an event mostly tells sooner."""
 MAKE_S = 20.0
@@ -134,6 +137,7 @@ class Supervisor:
         """Has sizes follow the mixture, if that is configured."""
         if run.config.scaling is not None:
             self.autoscaler = Autoscaler(run.config, run.orders, run.demands, run.models, self)
+        self._feed = Feed(run.name, self.stats, lambda: self.client.scheduler)
         self.error: EngineError | None = None
         """Why the run cannot go on."""
 
@@ -157,6 +161,7 @@ class Supervisor:
         for error in (await self._posts.fill(fills, limit_s=limit_s)).values():
             raise error
         self._tasks.spawn(self._watch())
+        self._tasks.spawn(self._feed.feed())
         if self.autoscaler is not None:
             self._tasks.spawn(self.autoscaler.run())
 
@@ -164,6 +169,32 @@ class Supervisor:
     def _all_loading(self) -> int:
         """Loader hosts that are wanted, with those that stand by."""
         return self._roster.num_hosts + self._posts.run.config.shadows
+
+    async def stats(self) -> dict[str, Any]:
+        """Return what the run has done so far, JSON-able; see `Engine.stats`."""
+        planned, told, constructors = await asyncio.gather(
+            self.ask_planner("stats"), self.ask_hosts(), self.ask_all("constructor", "stats")
+        )
+        alive, shadows = planned.pop("alive"), planned.pop("shadows", [])
+        hosts = {host["host"]: host for host in told}
+        counts: dict[str, Any] = {}
+        for host in hosts.values():
+            counts = added(counts, host["sources"])
+        roles = {**dict.fromkeys(alive, "host"), **dict.fromkeys(shadows, "shadow")}
+        return {
+            "runtime": "dask",
+            "mesh": self.config.place.as_dict(),
+            **planned,
+            "sources": {name: {**of_source, **counts.get(name, {})} for name, of_source in planned["sources"].items()},
+            "hosts": [
+                {"host": name, "role": role, **{key: hosts[name].get(key) for key in _OF_HOST}}
+                for name, role in roles.items()
+                if name in hosts
+            ],
+            "constructors": constructors,
+            "recoveries": self.recoveries.as_list(),
+            "scaling": None if self.autoscaler is None else self.autoscaler.stats(),
+        }
 
     # What the autoscaler asks.
 
@@ -208,6 +239,9 @@ class Supervisor:
         A scheduler that does not answer is not waited for: what it knows of ends with it, or is let go by itself.
         """
         self._tasks.cancel()
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(CLOSE_S / 5):
+                await self._feed.end()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * CLOSE_S):
                 await self._posts.close(CLOSE_S)

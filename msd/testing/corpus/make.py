@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from msd.core.checks import working_directory
 from msd.errors import InputError
 from msd.loader.transforms.config import ImageConfig
 from msd.loader.transforms.patches import fit_size
@@ -233,7 +234,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _check_target(target: Path, force: bool) -> None:
-    if target == Path.cwd():
+    if target == working_directory():
         raise InputError(f"{str(target)!r} is the current directory; name a folder of its own, such as demo-corpus")
     if target.exists() and not target.is_dir():
         raise InputError(f"{str(target)!r} is a file; name a folder")

@@ -77,7 +77,8 @@ def run_of(program: Program) -> str:
 
 
 def sockets_of(run: str) -> list[Path]:
-    return list(Path(tempfile.gettempdir()).glob(f"msd-{run}-*.sock"))
+    """Return the sockets of a run, in the folder of a cluster of its own or beside those."""
+    return list(Path(tempfile.gettempdir()).glob(f"**/msd-{run}-*.sock"))
 
 
 def all_gone(pids: set[int]) -> bool:
@@ -365,7 +366,7 @@ def test_an_interrupted_demo_leaves_nothing_whatever_it_was_doing(start, doing):
         "making a corpus": lambda: "corpus: " in demo.output,
         "planning": lambda: "planning" in demo.output,
         "starting": lambda: "starting a Dask cluster" in demo.output,
-        "streaming": lambda: list(Path(tempfile.gettempdir()).glob("msd-*.sock")),
+        "streaming": lambda: list(Path(tempfile.gettempdir()).glob("msd-*/msd-*.sock")),
     }[doing]
     wait_until(lambda: is_at() or demo.process.poll() is not None, 90, f"the demo to be {doing}")
     workers = descendants(demo.process.pid)

@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from processes import wait_until
 
 import msd
 from msd.errors import ConfigError, EngineError, MsdError
@@ -54,6 +55,8 @@ def test_on_another_mesh_a_run_goes_on_at_the_step_with_what_its_hosts_hold(clus
     with msd.start(settings) as engine:
         clients = [engine.client(rank) for rank in range(2)]
         take(clients, 8)
+        # That ranks asked for the last of them is heard a moment later.
+        wait_until(lambda: engine.stats()["watermark"] == 6, 30, "ranks to be heard of")
         address = engine.address
         assert engine.rewind(mesh={"dp": 4}) == 7
         assert (engine.address, engine.mesh.size("dp")) == (address, 4)

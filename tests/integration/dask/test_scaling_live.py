@@ -113,6 +113,7 @@ def test_hosts_come_with_the_need_and_go_with_it(cache, killed):
     with msd.start(up_and_down(scaling=scaling, runtime={"kind": "dask", "workers": 1})) as engine:
         run = Watched(engine)
         run.takes(30)
+        held = engine.stats()["hosts"][0]["pss_bytes"]
         if killed:
             end(engine.stats()["hosts"][0]["pid"])
         run.waits_for_hosts(3)
@@ -130,6 +131,8 @@ def test_hosts_come_with_the_need_and_go_with_it(cache, killed):
             assert time.monotonic() < deadline, "processes of hosts that are not needed stay"
             time.sleep(0.1)
     assert run.found == {key: expected[key] for key in run.found}
+    (left,) = stats["hosts"]
+    assert left["pss_bytes"] < 1.5 * held + (64 << 20), "what is left holds about what one host held before"
     told = [one["why"] for one in stats["scaling"]["decisions"]]
     assert any("started" in why for why in told)
     assert any(why.startswith("drained") for why in told)
