@@ -26,6 +26,7 @@ from msd.cli import (
     validate,
     which,
 )
+from msd.cli import run as run_batch
 
 INTERRUPTED = 130
 NOBODY_READS = 141
@@ -70,6 +71,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("plan", plan.plan),
     ("preview", preview.preview),
     ("serve", serve.serve),
+    ("run", run_batch.run),
     ("which", which.which),
     ("top", top.top),
 )

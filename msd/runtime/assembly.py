@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msd.constructor.constructor import AssembledBucket, DataConstructor
 from msd.constructor.encoder import encoded_by
-from msd.core.batch import RankBatch
+from msd.core.batch import Microbatch, RankBatch
 from msd.core.plan import StepPlan
 from msd.core.sample import Sample, SampleId, SampleSlab
 from msd.loader.loader import SourceLoader
@@ -25,6 +25,11 @@ class Assembly:
         """Return what a rank receives for the step of a plan."""
         shares = self._constructor.shares(plan, rank, self._fetch(encoded_by(plan, rank)))
         return self._constructor.rank_batch(self._assembled(plan, plan.bucket_of(rank)), plan, rank, shares)
+
+    def rows(self, plan: StepPlan, bucket: int) -> tuple[Microbatch, ...]:
+        """Return the whole microbatches of a bucket, where no axis slices rows."""
+        (rows,) = self._constructor.build(plan, bucket, self._fetch(plan.sample_ids(bucket))).microbatches_C
+        return rows
 
     def clear(self) -> None:
         """Let go of all rows: another generation began."""
