@@ -26,6 +26,7 @@ class Incidents:
         self._edits = edits
         self._suspects = suspects
         self._watch = watch
+        self._put_off: dict[tuple[str, int], str] = {}
 
     @property
     def stall(self) -> Stall | None:
@@ -35,6 +36,7 @@ class Incidents:
     def begin(self) -> None:
         """Forget what was waited for: a generation begins."""
         self._watch.begin()
+        self._put_off.clear()
 
     def edit(self, edit: Edit, *, move_late: bool) -> tuple[Edit, Journal]:
         """Return an edit as it is journalled, and what makes it durable; see `Coordinator.edit`."""
@@ -119,6 +121,8 @@ class Incidents:
             )
         step = self._course.first_free()
         if step is None:
+            # Whoever asked for the row waits for it until it is journalled: the news must not be lost.
+            self._put_off[source, ordinal] = how
             return []
         skip = SkipRows(
             at_step=step, who="on_error", source=source, first=ordinal, last=ordinal, reason="killed", how=how
@@ -129,8 +133,19 @@ class Incidents:
         """Act on what is waited for too long.
 
         Raises:
-            EngineError: If no loader host came until the deadline, or a source does not deliver that says `stop`.
+            EngineError: If no loader host came until the deadline, a source does not deliver that says `stop`, or a
+                row of a planned step ended its process.
         """
+        return [*self._rows_put_off(), *self._waited(now_s)]
+
+    def _rows_put_off(self) -> list[Command]:
+        """Have rows never tried again of which was heard before any rank said where it stands."""
+        if not self._put_off or self._course.first_free() is None:
+            return []
+        rows, self._put_off = self._put_off, {}
+        return [command for (source, ordinal), how in rows.items() for command in self.row_killed(source, ordinal, how)]
+
+    def _waited(self, now_s: float) -> list[Command]:
         course, orphaned_by = self._course, self._hosts.orphaned_by
         if self._watch.is_orphaned_too_long(now_s, orphaned_by):
             raise EngineError(

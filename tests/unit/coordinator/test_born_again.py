@@ -6,8 +6,8 @@ import pytest
 from driven_ranks import Ranks, make, of_kind, plans_of
 
 from msd.coordinator import RankStanding, Standing, merged
-from msd.coordinator.commands import Assign, Avoid, Fail, Isolate, Planned, Refuse, Replicate, Rewind, Warn
-from msd.coordinator.events import RanksStand, RowKilled, RowsEnded, StepAsked
+from msd.coordinator.commands import Assign, Avoid, Fail, Isolate, Journal, Planned, Refuse, Replicate, Rewind, Warn
+from msd.coordinator.events import RanksStand, RowKilled, RowsEnded, StepAsked, TimePassed
 from msd.core.journal import Suspend
 from msd.core.state import fingerprint
 from msd.errors import ConfigError, StateError
@@ -165,6 +165,17 @@ def test_edits_and_suspects_survive_the_planner():
     assert of_kind(Avoid, begun) == [Avoid("web", 301, 301, "killed")]
     assert of_kind(Isolate, begun) == [Isolate((("web", 300),))]
     assert again.edits == edits
+
+
+def test_a_killed_row_is_journalled_once_a_rank_has_said_where_it_stands():
+    ranks = disturbed()
+    ranks.note(ranks.run.born_again(copy_of(ranks)).begin())
+    killed = RowKilled("web", 301, "SIGSEGV")
+    assert not ranks.happens(killed, TimePassed(0.1)), "nobody has said yet how far others can have planned"
+    ranks.connect(0, at(0, 7))
+    (journal,) = of_kind(Journal, ranks.happens(TimePassed(0.2)))
+    assert (journal.edit.first, journal.edit.how) == (301, "SIGSEGV")
+    assert not of_kind(Journal, ranks.happens(TimePassed(0.3)))
 
 
 def test_the_newest_generation_and_the_longest_journal_are_kept_of_many_words():
