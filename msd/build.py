@@ -1,6 +1,5 @@
 """Config in, objects out: the one place that picks implementations."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, update_wrapper
 from pathlib import Path
@@ -41,12 +40,6 @@ PAYLOAD_BYTES = 512 << 20
 """Payload that the loaders of one process hold in all; what is dropped is made again from its address."""
 
 
-def cache_dir() -> Path:
-    """Return where indexes are kept: `MSD_CACHE`, else `~/.cache/msd`."""
-    chosen = os.environ.get("MSD_CACHE")
-    return Path(chosen) if chosen else Path.home() / ".cache" / "msd"
-
-
 def index_all(
     config: PipelineConfig,
     *,
@@ -54,7 +47,7 @@ def index_all(
     on_progress: Callable[[IndexProgress], None] | None = None,
 ) -> dict[str, BlockTable]:
     """Return the index of every source, from the cache where the data has not changed."""
-    return index_sources(config.sources, cache_dir=cache_dir(), workers=workers, on_progress=on_progress)
+    return index_sources(config.sources, workers=workers, on_progress=on_progress)
 
 
 def build_orders(config: PipelineConfig, tables: Mapping[str, BlockTable]) -> dict[str, SourceOrder]:

@@ -29,8 +29,9 @@ def index(
     as_json: Json = False,
 ) -> None:
     """Index every source and show what it holds, how far its rows are mixed, and what entering its streams costs."""
-    from msd.build import build_orders, cache_dir
+    from msd.build import build_orders
     from msd.cli.indexing import indexed
+    from msd.sources.cache import default_cache_dir
 
     config = read_config(config_path, overrides, sets)
     read: set[str] = set()
@@ -39,11 +40,11 @@ def index(
     facts = [_facts(name, orders[name], name not in read) for name in config.sources]
     rewritten = _rewritten(config, tables, out) if seekable else {}
     if as_json:
-        output.print_json({"cache": str(cache_dir()), "sources": facts, "seekable": rewritten})
+        output.print_json({"cache": str(default_cache_dir()), "sources": facts, "seekable": rewritten})
         return
     _print(facts)
     cached = [fact["source"] for fact in facts if fact["from_cache"]]
-    output.note(f"from the cache, not read again: {', '.join(cached) or 'none'} ({cache_dir()})")
+    output.note(f"from the cache, not read again: {', '.join(cached) or 'none'} ({default_cache_dir()})")
     for fact in facts:
         for remark in fact["remarks"]:
             output.note(f"{fact['source']}: {remark}")

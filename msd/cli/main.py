@@ -13,6 +13,7 @@ import typer
 from msd.cli import (
     corpus,
     demo,
+    doctor,
     index,
     init,
     mix,
@@ -74,6 +75,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("run", run_batch.run),
     ("which", which.which),
     ("top", top.top),
+    ("doctor", doctor.doctor),
 )
 for _name, _command in _COMMANDS:
     app.command(_name)(_command)

@@ -157,7 +157,6 @@ def _chains(config: "Config", checks: dict[str, SourceCheck]) -> "dict[str, Tran
 
 def _tables(config: "Config", checks: dict[str, SourceCheck]) -> "dict[str, BlockTable]":
     """Return the index of every source that has one: of all at once, and one by one if that fails."""
-    from msd.build import cache_dir
     from msd.cli.indexing import indexed
     from msd.sources.index import index_sources
 
@@ -167,7 +166,7 @@ def _tables(config: "Config", checks: dict[str, SourceCheck]) -> "dict[str, Bloc
         tables = {}
         for name, source in config.sources.items():
             try:
-                tables |= index_sources({name: source}, cache_dir=cache_dir())
+                tables |= index_sources({name: source})
             except InputError as error:
                 checks[name].blame(str(error))
     for name, table in tables.items():

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from msd.build import cache_dir
 from msd.config import PipelineConfig
 from msd.core.order import SourceOrder
 from msd.core.state import fingerprint
 from msd.cost.profile import Profile
 from msd.errors import ConfigError
 from msd.loader.transforms.chain import TransformChain
+from msd.sources.cache import default_cache_dir
 
 LIBRARIES = ("numpy", "pyarrow", "pillow", "tokenizers")
 """That read and transform: of other versions rows may take something else."""
@@ -45,7 +45,7 @@ def versions() -> dict[str, str]:
 
 def profile_path(found: Mapping[str, tuple[str, str]]) -> Path:
     """Return where the profile of a configuration is kept, by what its sources are."""
-    return cache_dir() / "profiles" / f"{fingerprint(sorted(found.items()))[:24]}.json"
+    return default_cache_dir() / "profiles" / f"{fingerprint(sorted(found.items()))[:24]}.json"
 
 
 def keep(profile: Profile, path: Path) -> None:
