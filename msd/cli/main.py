@@ -74,8 +74,8 @@ _COMMANDS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("serve", serve.serve),
     ("run", run_batch.run),
     ("which", which.which),
-    ("top", top.top),
     ("doctor", doctor.doctor),
+    ("top", top.top),
 )
 for _name, _command in _COMMANDS:
     app.command(_name)(_command)
