@@ -2,7 +2,9 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Protocol
 
@@ -67,6 +69,7 @@ class RankClient:
         self._session = transport.connect(self.rank)
         self._is_closed = False
         self._waited_s = 0.0
+        self._metrics: Callable[[], dict[str, float]] = dict
 
     @property
     def mesh(self) -> Mesh:
@@ -97,10 +100,25 @@ class RankClient:
         self._check_open()
         began_s = time.perf_counter()
         batch = self._transport.take(self.rank, self._session)
-        self._waited_s += time.perf_counter() - began_s
+        wait_s = time.perf_counter() - began_s
+        self._waited_s += wait_s
         if batch is None:
             raise StopIteration
+        # Only what it takes is kept: the arrays belong to whoever trains.
+        self._metrics = partial(
+            _metrics, batch.step, batch.sample_ids, batch.num_valid_tokens, batch.global_num_valid_tokens, wait_s
+        )
         return batch
+
+    def metrics(self) -> dict[str, float]:
+        """Return figures of the last batch for an experiment tracker, by name; none before the first.
+
+        They concern this rank: `msd/step`, `msd/wait_s` (seconds that the loop waited for it), `msd/waited_s` (for
+        all so far), `msd/documents` and `msd/documents/SOURCE` (pieces of a cut document count each),
+        `msd/valid_tokens` (labelled positions), and `msd/global_valid_tokens`, those of the whole step.
+        """
+        found = self._metrics()
+        return {**found, "msd/waited_s": self._waited_s} if found else {}
 
     def state_dict(self) -> StateDict:
         """Return the position after the last batch handed out: JSON-able, the same on every rank, legal at any time."""
@@ -144,3 +162,17 @@ class RankClient:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError(f"the client of rank {self.rank} is closed; make another with engine.client({self.rank})")
+
+
+def _metrics(
+    step: int, sample_ids: Sequence[tuple[str, int, int]], num_valid: int, global_num_valid: int, wait_s: float
+) -> dict[str, float]:
+    of_source = Counter(source for source, _, _ in sample_ids)
+    return {
+        "msd/step": step,
+        "msd/wait_s": wait_s,
+        "msd/documents": len(sample_ids),
+        "msd/valid_tokens": num_valid,
+        "msd/global_valid_tokens": global_num_valid,
+        **{f"msd/documents/{source}": count for source, count in sorted(of_source.items())},
+    }

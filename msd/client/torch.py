@@ -191,6 +191,10 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
         iter(self._client)
         return _Steps(self)
 
+    def metrics(self) -> dict[str, float]:
+        """Return figures of the last batch for an experiment tracker; see `RankClient.metrics`."""
+        return self._client.metrics()
+
     def state_dict(self) -> StateDict:
         """Return the position after the last batch handed out: JSON-able, the same on every rank, legal at any time.
 

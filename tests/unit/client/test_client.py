@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,28 @@ class ThreeSteps:
 
 def test_iteration_ends_with_the_data():
     assert [batch.step for batch in RankClient(ThreeSteps(), rank=0)] == [0, 1, 2]
+
+
+def test_figures_of_the_last_batch_are_flat_numbers_by_name():
+    class Documents(ThreeSteps):
+        def take(self, rank: int, session: int) -> RankBatch | None:
+            batch = super().take(rank, session)
+            ids = [("web", 1, 0), ("books", 4, 0), ("web", 2, 0)]
+            return batch and replace(batch, sample_ids=ids, num_valid_tokens=5, global_num_valid_tokens=9)
+
+    client = RankClient(Documents(), rank=0)
+    assert client.metrics() == {}
+    list(client)
+    found = client.metrics()
+    assert found.pop("msd/wait_s") <= found.pop("msd/waited_s") == client.waited_s
+    assert found == {
+        "msd/step": 2,
+        "msd/documents": 3,
+        "msd/valid_tokens": 5,
+        "msd/global_valid_tokens": 9,
+        "msd/documents/books": 1,
+        "msd/documents/web": 2,
+    }
 
 
 def test_iterating_again_goes_on_where_the_client_stands():
