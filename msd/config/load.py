@@ -170,6 +170,8 @@ def _item(items: list[Any], piece: str, override: str) -> Any:
 
 
 def _resolve_paths(raw: dict[str, Any], base: Path) -> None:
+    if isinstance(raw.get("runtime"), dict):
+        _resolve(raw["runtime"], "events", base)
     if isinstance(raw.get("checkpoint"), dict):
         _resolve(raw["checkpoint"], "path", base)
     sources = raw.get("sources")

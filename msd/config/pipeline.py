@@ -61,11 +61,17 @@ class RuntimeConfig(ConfigStruct, frozen=True, kw_only=True):
     Null watches nothing."""
     fill_shadows: bool = False
     """True: shadows read ahead what the hosts that they stand by for prepare. False: they hold no payload."""
+    events: str | None = None
+    """File that gets a JSON line for whatever happens: losses, edits, decisions, saves, progress. Null writes none."""
 
     def __post_init__(self) -> None:
         if self.host_memory is not None:
             size = parse_bytes(self.host_memory, name="runtime.host_memory")
             msgspec.structs.force_setattr(self, "host_memory", size)
+        if self.events is not None:
+            msgspec.structs.force_setattr(self, "events", own_path(self.events, name="runtime.events"))
+            if "://" in self.events:
+                raise ConfigError(f"runtime.events {self.events!r} is a URL; give the path of a local file")
         check_range("runtime.silence_s", self.silence_s, 0.1, 1e9)
         if self.workers < 1:
             raise ConfigError(f"runtime.workers must be at least 1 loader host, got {self.workers}")

@@ -206,6 +206,7 @@ class LocalEngine(TakesEdits):
                 "steps_planned": self._record.num_steps,
                 "next_step": self._coordinator.next_step,
                 "watermark": generations.watermark,
+                "edits": edits_to_state(self._coordinator.edits),
                 "checkpoint": None if self._keeper is None else self._keeper.stats(generations.watermark + 1),
                 **self._record.as_dict(self._coordinator.closing_notes),
                 "sources": {

@@ -105,7 +105,7 @@ def test_what_is_left_out_has_the_values_of_the_contract():
         "loaders": "auto", "constructors": "auto", "shadows": 0,
         "runtime": {
             "kind": "dask", "scheduler": None, "workers": 2, "compact": True, "deadline_s": 300.0, "silence_s": 3.0,
-            "host_memory": None, "fill_shadows": False,
+            "host_memory": None, "fill_shadows": False, "events": None,
         },
         "checkpoint": None,
             "scaling": None,

@@ -340,6 +340,7 @@ class PlannerActor:
                 "next_step": self._coordinator.next_step,
                 "watermark": generations.watermark,
                 "waits_for": self._coordinator.waits_for,
+                "edits": edits_to_state(self._coordinator.edits),
                 "limited_by": None if (limit := self._helm.limit()) is None else limit.as_dict(),
                 "waited_s": self._helm.pace.waited_s,
                 "plan_s": self._helm.pace.decide_s,

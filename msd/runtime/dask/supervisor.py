@@ -57,6 +57,7 @@ from msd.runtime.dask.scalable import ScalableCluster
 from msd.runtime.dask.standings import standing_from_wire
 from msd.runtime.dask.tasks import Tasks
 from msd.runtime.dask.versions import check_versions
+from msd.runtime.dask.watching.eventlog import EventLog
 from msd.runtime.dask.watching.feed import Feed
 
 _LOG = logging.getLogger("msd")
@@ -137,7 +138,9 @@ class Supervisor:
         """Has sizes follow the mixture, if that is configured."""
         if run.config.scaling is not None:
             self.autoscaler = Autoscaler(run.config, run.orders, run.demands, run.models, self)
-        self._feed = Feed(run.name, self.stats, lambda: self.client.scheduler)
+        self._events = None if runtime.events is None else EventLog(runtime.events, run.name)
+        seen = None if self._events is None else self._events.take
+        self._feed = Feed(run.name, self.stats, lambda: self.client.scheduler, seen=seen)
         self.error: EngineError | None = None
         """Why the run cannot go on."""
 
@@ -242,6 +245,12 @@ class Supervisor:
         with contextlib.suppress(Exception):
             async with asyncio.timeout(CLOSE_S / 5):
                 await self._feed.end()
+        if self._events is not None and self.error is None:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(CLOSE_S / 5):
+                    self._events.take(await self.stats())
+        if self._events is not None:
+            self._events.close(None if self.error is None else str(self.error))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * CLOSE_S):
                 await self._posts.close(CLOSE_S)

@@ -22,6 +22,7 @@ class Feed:
         stats: Callable[[], Awaitable[Stats]],
         scheduler: Callable[[], Any],
         *,
+        seen: Callable[[Stats], None] | None = None,
         interval_s: float | None = None,
     ) -> None:
         """Get ready; `run` feeds.
@@ -30,9 +31,11 @@ class Feed:
             run: Identity of the run.
             stats: Returns its figures.
             scheduler: Returns what calls the scheduler, at present.
+            seen: Takes the figures of each look too.
             interval_s: Between two looks; None is `INTERVAL_S`.
         """
         self._run, self._stats, self._scheduler = run, stats, scheduler
+        self._seen = seen
         self._interval_s = INTERVAL_S if interval_s is None else interval_s
 
     async def feed(self) -> None:
@@ -40,6 +43,8 @@ class Feed:
         while True:
             try:
                 stats = await self._stats()
+                if self._seen is not None:
+                    self._seen(stats)
                 await self._scheduler().msd_report(run=self._run, stats=stats, at_s=time.time())
             except (MsdError, OSError, RuntimeError) as error:
                 _LOG.debug("whoever watches is told nothing for now: %s", error)
