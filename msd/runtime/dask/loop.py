@@ -6,6 +6,9 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+AGAIN_S = 1.0
+"""A task that does not end within this is cancelled once more."""
+CANCELLED_TIMES = 10
 
 
 class OwnLoop:
@@ -36,9 +39,16 @@ class OwnLoop:
         self._loop.close()
 
     async def _cancel_all(self) -> None:
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        # `asyncio.wait_for` of Python 3.11 loses a cancellation that comes together with what it waits for.
+        for _ in range(CANCELLED_TIMES):
+            if not others:
+                break
+            for task in others:
+                task.cancel()
+            ended, others = await asyncio.wait(others, timeout=AGAIN_S)
+            for task in ended:
+                # Asked for, so that nothing is logged: whoever waited for it has heard.
+                _ = task.cancelled() or task.exception()
         await self._loop.shutdown_asyncgens()
         await self._loop.shutdown_default_executor()

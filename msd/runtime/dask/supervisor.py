@@ -69,6 +69,8 @@ MAKE_S = 20.0
 """A worker that has not made an actor within this is taken for silent."""
 PAUSE_S = 0.2
 """Between two tries to find a scheduler again."""
+CHECK_S = 5.0
+"""For how long a planner is asked whether the run failed."""
 FIND_S = 5.0
 """Of one such try; and how long all the workers that were there before are waited for, not only those that must be."""
 
@@ -265,7 +267,8 @@ class Supervisor:
         planner = self._posts.ref(PLANNER)
         if planner is not None:
             with contextlib.suppress(ActorGone, DeadlineError, Superseded):
-                await call(self.client, planner, "check", deadline_s=self._deadline_s)
+                # Whoever asks asks again: `msd serve` ends no later than this when it is told to.
+                await call(self.client, planner, "check", deadline_s=min(CHECK_S, self._deadline_s))
 
     async def ask(self, post: str, method: str, *args: Any) -> Any:
         """Return what the holder of a post answers; while it is being replaced, its successor is waited for.
