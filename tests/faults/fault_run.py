@@ -12,7 +12,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fault_outcome import Outcome, Struck
@@ -150,6 +150,10 @@ class FaultyRun:
     def told(self) -> str:
         """Return the last words of every program, for the message of a failure."""
         return "\n".join(service.last_words for service in self.services.values() if service.program)
+
+    def note_struck(self, pids: Iterable[int]) -> None:
+        """Take that processes were dealt a fault by the test itself."""
+        self._struck |= set(pids)
 
     def _strike(self, fault: Fault) -> Struck:
         self._wait(lambda: bool(self.pids(fault.target)), time.monotonic() + THERE_S, f"{fault.target} to be there")

@@ -23,6 +23,7 @@ def killed_tree(run: FaultyRun) -> None:
             os.kill(pid, signal.SIGSTOP)
         if run.alive() == pids:
             break
+    run.note_struck(run.alive())
     for pid in run.alive():
         os.kill(pid, signal.SIGKILL)
 

@@ -1,7 +1,9 @@
 """What a run adds to the scheduler: news of workers, a veto on closing those with actors, numbers and a page."""
 
 import json
+import threading
 import time
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,7 +33,7 @@ class RunPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._views: dict[str, RunView] = {}
         scheduler.handlers["msd_report"] = self.report
         scheduler.handlers["msd_end"] = self.end
-        self._collector = _measured(self.views)
+        _show_numbers(self)
         _add_routes(scheduler, self)
 
     def views(self) -> list[RunView]:
@@ -66,11 +68,7 @@ class RunPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     async def close(self) -> None:
         """Take back what is of the process and not of the scheduler."""
-        if self._collector is not None:
-            from prometheus_client import REGISTRY
-
-            REGISTRY.unregister(self._collector)
-            self._collector = None
+        _SHOWN.discard(self)
 
 
 class _Api(RequestHandler):  # type: ignore[misc]
@@ -83,17 +81,26 @@ class _Api(RequestHandler):  # type: ignore[misc]
         self.write(json.dumps({view.name: {"at_s": view.at_s, "stats": view.latest} for view in views}))
 
 
-def _measured(views: Any) -> Any:
-    """Have Dask's /metrics say what runs come to; None where it has none."""
+_SHOWN: "weakref.WeakSet[RunPlugin]" = weakref.WeakSet()
+"""Of all schedulers of this process: one that was never closed, or a second one, is no hindrance to another."""
+_registering = threading.Lock()
+_is_registered = False
+
+
+def _show_numbers(plugin: RunPlugin) -> None:
+    """Have Dask's /metrics say what runs come to, if it has them: one collector serves all schedulers of a process."""
+    global _is_registered
     try:
         from prometheus_client import REGISTRY
     except ImportError:
-        return None
+        return
     from msd.runtime.dask.watching.metrics import Collector
 
-    collector = Collector(views)
-    REGISTRY.register(collector)
-    return collector
+    _SHOWN.add(plugin)
+    with _registering:
+        if not _is_registered:
+            REGISTRY.register(Collector(lambda: [view for shown in list(_SHOWN) for view in shown.views()]))
+            _is_registered = True
 
 
 def _add_routes(scheduler: Any, plugin: RunPlugin) -> None:

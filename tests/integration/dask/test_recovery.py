@@ -63,7 +63,8 @@ def test_an_edit_outlives_the_planner_that_took_it(lost):
         assert engine.suspend(source, at_step=15) == 15
         kill(engine, *lost)
         found += take_held(clients, range(3, STEPS))
-        assert engine.stats()["term"] == 2
+        # Of two that are killed at once the planner may come to the other, and be lost there once more.
+        assert 2 <= engine.stats()["term"] <= 1 + len(lost)
     assert found == expected
 
 

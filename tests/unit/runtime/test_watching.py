@@ -1,9 +1,12 @@
 """A run as whoever watches it sees it, also of three hundred sources."""
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
 
+from msd.runtime.dask.plugin import RunPlugin
 from msd.runtime.dask.watching.metrics import Collector
 from msd.runtime.dask.watching.page import MOST_BARS, MOST_LINES, OTHERS, Page, headline, mixture_lines, source_rows
 from msd.runtime.dask.watching.view import KEPT, RunView, failures_of, memory_of
@@ -135,3 +138,25 @@ def test_numbers_have_every_family_also_before_the_first_look():
     assert samples["msd_source_tokens_total", "s2"] == 900
     assert samples["msd_source_limits_step", "s1"] == 1
     assert samples["msd_source_suspended", "s1"] == 1
+
+
+def test_two_schedulers_of_a_process_show_their_runs_together_and_one_that_never_closed_is_no_hindrance():
+    from prometheus_client import REGISTRY, generate_latest
+
+    class Scheduler:
+        def __init__(self) -> None:
+            self.handlers: dict[str, Any] = {}
+
+    plugins = [RunPlugin(), RunPlugin()]
+    for number, plugin in enumerate(plugins):
+        asyncio.run(plugin.start(Scheduler()))
+        plugin.report(f"run-{number}", stats(3), time.time())
+    shown = generate_latest(REGISTRY).decode()
+    assert 'msd_next_step{run="run-0"} 3.0' in shown
+    assert 'msd_next_step{run="run-1"} 3.0' in shown
+    asyncio.run(plugins[0].close())
+    shown = generate_latest(REGISTRY).decode()
+    assert "run-0" not in shown
+    assert "run-1" in shown
+    asyncio.run(plugins[1].close())
+    assert "run-1" not in generate_latest(REGISTRY).decode()
