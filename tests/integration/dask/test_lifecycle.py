@@ -78,7 +78,12 @@ def run_of(program: Program) -> str:
 
 def sockets_of(run: str) -> list[Path]:
     """Return the sockets of a run, in the folder of a cluster of its own or beside those."""
-    return list(Path(tempfile.gettempdir()).glob(f"**/msd-{run}-*.sock"))
+    found, root = [], Path(tempfile.gettempdir())
+    for folder in (root, *root.glob("msd-*")):
+        # Folders of other runs come and go meanwhile.
+        with contextlib.suppress(OSError):
+            found += list(folder.glob(f"msd-{run}-*.sock"))
+    return found
 
 
 def all_gone(pids: set[int]) -> bool:
