@@ -250,9 +250,9 @@ class Supervisor:
         if self._events is not None and self.error is None:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(CLOSE_S / 5):
-                    self._events.take(await self.stats())
+                    await asyncio.to_thread(self._events.take, await self.stats())
         if self._events is not None:
-            self._events.close(None if self.error is None else str(self.error))
+            await asyncio.to_thread(self._events.close, None if self.error is None else str(self.error))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * CLOSE_S):
                 await self._posts.close(CLOSE_S)

@@ -1,6 +1,7 @@
 """Events of a run as JSON lines in a file: appended to, so that runs which go on from each other make one log."""
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ class EventLog:
         self._happenings = Happenings(run)
         self._encoder = msgspec.json.Encoder()
         self._is_failing = False
+        self._turn = threading.Lock()
+        """A look may still be written, on its thread, when the run is closed."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("ab", buffering=0)
@@ -37,13 +40,16 @@ class EventLog:
 
     def take(self, stats: Stats) -> None:
         """Write what happened since the last look."""
-        self._write(self._happenings.look(stats, time.time()))
+        with self._turn:
+            if not self._file.closed:
+                self._write(self._happenings.look(stats, time.time()))
 
     def close(self, error: str | None) -> None:
         """Write how the run ended, and close the file. Closing twice is fine."""
-        if not self._file.closed:
-            self._write(self._happenings.end(error, time.time()))
-            self._file.close()
+        with self._turn:
+            if not self._file.closed:
+                self._write(self._happenings.end(error, time.time()))
+                self._file.close()
 
     def _write(self, events: Sequence[Happening]) -> None:
         if not events:

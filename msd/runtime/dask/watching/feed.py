@@ -44,7 +44,8 @@ class Feed:
             try:
                 stats = await self._stats()
                 if self._seen is not None:
-                    self._seen(stats)
+                    # It may write to a slow disk, and the supervisor's loop must not stand still.
+                    await asyncio.to_thread(self._seen, stats)
                 await self._scheduler().msd_report(run=self._run, stats=stats, at_s=time.time())
             except (MsdError, OSError, RuntimeError) as error:
                 _LOG.debug("whoever watches is told nothing for now: %s", error)
