@@ -3,13 +3,13 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Protocol
 
 from msd.core.batch import RankBatch
-from msd.core.checks import whole_number
+from msd.core.checks import losses_of, whole_number
 from msd.core.mesh import Mesh
 from msd.core.state import StateDict, unwrapped
 from msd.errors import ClosedError, StateError
@@ -45,6 +45,10 @@ class BatchTransport(Protocol):
 
     def load(self, rank: int, session: int, state: StateDict, *, force: bool = False) -> None:
         """Move the run to a saved position; see `RankClient.load_state_dict`."""
+        ...
+
+    def say_losses(self, rank: int, session: int, losses: dict[str, float]) -> None:
+        """Say what training sees of the sources; see `RankClient.report`."""
         ...
 
     def disconnect(self, rank: int, session: int) -> None:
@@ -144,6 +148,24 @@ class RankClient:
         if not isinstance(state, dict):
             raise StateError(f"a state is the dictionary that state_dict() returned, got {type(state).__name__}")
         self._transport.load(self.rank, self._session, state, force=force)
+
+    def report(self, losses: Mapping[str, float]) -> None:
+        """Say what training sees of the sources, for `mixture.feedback`; the loop does not wait for it.
+
+        The values are the newest from the first step on that nobody has planned, a few steps ahead, and are journalled
+        there. One rank says what all of them saw: of two that report at once, the later one counts. Reports that wait
+        for the run become one.
+
+        Args:
+            losses: By source, finite numbers; sources of which nothing is known are left out.
+
+        Raises:
+            ConfigError: If `losses` is no such mapping, or the run refused a report before: it has no feedback, or no
+                such source.
+            MsdError: If the run could not be reached, or could not keep a report that was made before.
+        """
+        self._check_open()
+        self._transport.say_losses(self.rank, self._session, losses_of(losses))
 
     def close(self) -> None:
         """Release the rank. Closing twice is fine."""

@@ -14,12 +14,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from msd.client.link.arrival import arrival
+from msd.client.link.asking import ask_run
 from msd.client.link.batches import decode
 from msd.client.link.channel import Channel
 from msd.client.link.frames import Frame, Kind
 from msd.client.link.messages import Ended, Load, Moved, Stated, Welcome, error_of, moved_of, optional, value
 from msd.client.link.prefetch import Prefetch
 from msd.client.link.reach import Reach, reason
+from msd.client.link.reporting import Reporter
 from msd.client.link.watchdog import Watchdog
 from msd.core.batch import RankBatch
 from msd.core.mesh import Mesh
@@ -95,6 +97,7 @@ class SocketTransport:
         self._error: Exception | None = None
         """Why nothing will come any more."""
         self._thread: threading.Thread | None = None
+        self._reporter: Reporter | None = None
 
     @property
     def mesh(self) -> Mesh:
@@ -171,8 +174,19 @@ class SocketTransport:
             if loading.error is not None:
                 raise loading.error
 
+    def say_losses(self, rank: int, session: int, losses: dict[str, float]) -> None:
+        """Have what training sees of the sources journalled, on a connection beside the batches."""
+        if self._reporter is None:
+            self._reporter = Reporter(self._send_report, name=f"rank {self._rank}")
+        self._reporter.report(losses)
+
+    def _send_report(self, losses: dict[str, float]) -> None:
+        ask_run(self._address, "report", {"losses": losses, "who": f"rank {self._rank}"}, deadline_s=self._deadline_s)
+
     def disconnect(self, rank: int, session: int) -> None:
         """Release the rank; its thread and connection are gone afterwards."""
+        if self._reporter is not None:
+            self._reporter.close(_FAREWELL_S)
         with self._changed:
             self._is_closing = True
             if self._is_connected and self._loading is None:

@@ -195,6 +195,10 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
         """Return figures of the last batch for an experiment tracker; see `RankClient.metrics`."""
         return self._client.metrics()
 
+    def report(self, losses: Mapping[str, float]) -> None:
+        """Say what training sees of the sources, for `mixture.feedback`; see `RankClient.report`."""
+        self._client.report(losses)
+
     def state_dict(self) -> StateDict:
         """Return the position after the last batch handed out: JSON-able, the same on every rank, legal at any time.
 

@@ -41,7 +41,7 @@ from msd.coordinator.stalls import StallTerms, Watch
 from msd.coordinator.standing import RankStanding, Stall, Standing
 from msd.coordinator.suspects import Suspects
 from msd.core.allocation import Allocation
-from msd.core.journal import Edit, with_pending
+from msd.core.journal import Edit, Report, with_pending
 from msd.core.order import SourceOrder
 from msd.core.plan import StepPlan
 from msd.core.state import StateDict, fingerprint
@@ -96,7 +96,8 @@ class Coordinator:
         planner = new_planner(None if standing is None else standing.start)
         digest = fingerprint(planner.state_dict()) if standing is None else standing.digest
         self.generations = Generations(first_step=planner.step, digest=digest, groups=constructors, standing=standing)
-        self._edits.begin(() if standing is None else standing.edits)
+        if standing is not None:
+            self._edits.begin(standing.edits, num_forgotten=standing.num_forgotten)
         self._course = Course(
             new_planner=new_planner,
             orders=orders,
@@ -181,8 +182,13 @@ class Coordinator:
 
     @property
     def edits(self) -> tuple[Edit, ...]:
-        """The edits of this generation that are durable, in order."""
-        return tuple(self._edits.durable)
+        """The edits of this generation that are durable, in order, without reports."""
+        return tuple(edit for edit in self._edits.durable if not isinstance(edit, Report))
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The newest that was reported of each source, also for a step to come."""
+        return self._course.planning.main.losses | self._edits.losses
 
     @property
     def stall(self) -> Stall | None:
@@ -271,6 +277,8 @@ class Coordinator:
         Raises:
             ConfigError: If it is of a step that is planned already, or cannot mean anything.
         """
+        if isinstance(edit, Report):
+            self._course.forget_reports()
         asked, journal = self._incidents.edit(edit, move_late=move_late)
         return asked, [journal, self._replicate(), *self._go_on()]
 
@@ -332,7 +340,7 @@ class Coordinator:
         return standing_of(
             self.generations,
             self._course.history,
-            edits=self._edits.all,
+            edits=self._edits,
             isolated=self._suspects.isolated,
             is_resumed=self._is_resumed,
             stall=self.stall,

@@ -1,21 +1,20 @@
 """What is handed on of a run: all of where it stands, and the part of it that loader hosts keep."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from msd.coordinator.commands import Replicate
+from msd.coordinator.edits import Edits
 from msd.coordinator.generations import Generations
 from msd.coordinator.history import History
 from msd.coordinator.standing import Stall, Standing
 from msd.coordinator.suspects import RowAt
-from msd.core.journal import Edit
 
 
 def standing_of(
     generations: Generations,
     history: History,
     *,
-    edits: Iterable[Edit],
+    edits: Edits,
     isolated: tuple[RowAt, ...],
     is_resumed: bool,
     stall: Stall | None,
@@ -40,7 +39,8 @@ def standing_of(
         start=start,
         digest=generations.digest,
         opened_by=generations.opened_by,
-        edits=tuple(edits),
+        edits=edits.all,
+        num_forgotten=edits.num_forgotten,
         ranks=generations.standings(),
         num_sessions=generations.num_sessions,
         positions=positions,

@@ -22,6 +22,9 @@ from msd.core.state import StateDict
 from msd.errors import ConfigError
 from msd.planner.planner import Planner
 
+MOST_REPORTS = 64
+"""Reports that are kept though no rank needs them: with them steps of long ago can be planned again."""
+
 
 class Course:
     """What is done for where ranks stand. Pure bookkeeping: whoever changes one of its parts calls `go_on` after."""
@@ -230,13 +233,28 @@ class Course:
             return plan
         if step < first:
             raise ConfigError(
-                f"step {step} lies before step {first}, where this run began or was moved to; `msd which` plans any "
-                "step from the configuration"
+                f"step {step} lies before step {first}, where this run began or was moved to, or from where on it "
+                "keeps what was reported; `msd which` plans any step from the configuration and a state before it"
             )
         if planning.end is not None and step >= planning.end:
             raise ConfigError(no_step(step, planning.end, *planning.main.closing_notes))
         question = planning.question
         return None if question is None or question.step != step else question.answer()
+
+    def forget_reports(self) -> None:
+        """Forget what was reported long ago, once there is much of it: the generation begins where ranks stand now.
+
+        Positions from there on contain it. Only with all ranks here: who comes fresh later than that must load.
+        """
+        begin = self._generations.watermark + 1
+        if self._edits.reports_before(begin) < MOST_REPORTS or not self._generations.are_all_here:
+            return
+        if self.history.position_before(begin) is None:
+            return
+        self._edits.forget_reports(begin)
+        self.history.begin_at(begin)
+        self._generations.begin_at(begin)
+        self.planning.replay = None
 
     def expect_edit(self, edit: Edit) -> None:
         """Raise `ConfigError` unless the planner will take an edit."""

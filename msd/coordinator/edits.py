@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from msd.coordinator.commands import Journal
-from msd.core.journal import Edit
+from msd.core.journal import Edit, Report
 
 
 class Edits:
@@ -13,6 +13,8 @@ class Edits:
         """Begin with none."""
         self.durable: list[Edit] = []
         """Of this generation, in order."""
+        self.num_forgotten = 0
+        """Reports that were durable and that no position needs any more."""
         self._asked: dict[int, Edit] = {}
         self._own: set[int] = set()
         self._number = 0
@@ -27,9 +29,9 @@ class Edits:
         """Those that are about to be durable."""
         return tuple(self._asked.values())
 
-    def begin(self, durable: Iterable[Edit] = ()) -> None:
+    def begin(self, durable: Iterable[Edit] = (), *, num_forgotten: int = 0) -> None:
         """Begin a generation: edits that were being made durable are void with the steps they spoke of."""
-        self.durable = list(durable)
+        self.durable, self.num_forgotten = list(durable), num_forgotten
         self._asked.clear()
         self._own.clear()
 
@@ -62,6 +64,22 @@ class Edits:
     def holds(self, step: int) -> bool:
         """Return whether a step must not be planned yet: an edit that its position tells of is not durable."""
         return any(edit.noted_at <= step for edit in self._asked.values())
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The newest of each source that durable reports say."""
+        reports = (edit.losses for edit in self.durable if isinstance(edit, Report))
+        return {source: loss for losses in reports for source, loss in losses.items()}
+
+    def reports_before(self, step: int) -> int:
+        """Return how many durable reports every position before `step` or a later one tells of."""
+        return sum(isinstance(edit, Report) and edit.noted_at < step for edit in self.durable)
+
+    def forget_reports(self, step: int) -> None:
+        """Forget the durable reports that every position before `step` or a later one tells of."""
+        kept = [edit for edit in self.durable if not (isinstance(edit, Report) and edit.noted_at < step)]
+        self.num_forgotten += len(self.durable) - len(kept)
+        self.durable = kept
 
     def noted_from(self, step: int) -> list[Edit]:
         """Return the durable edits that a position before `step` does not tell of."""

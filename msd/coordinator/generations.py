@@ -233,6 +233,21 @@ class Generations:
                 known.loads_before = generation - known.num_loads
                 self._move(rank, known, self._start(), known.session, is_held=True)
 
+    def begin_at(self, step: int) -> None:
+        """Have the generation begin later, at a step that no rank has left behind it; who comes fresh must load."""
+        self.first_step, self.digest, self.opened_by = step, "", None
+        self.is_start_known, self.loads_before = False, max(self.loads_before, self.generation)
+
+    @property
+    def are_all_here(self) -> bool:
+        """Whether every rank that somebody serves is connected, and stands in this generation."""
+        return bool(self._group_of) and all(
+            rank in self._ranks
+            and self._counted(self._ranks[rank]) is not None
+            and self._ranks[rank].position.generation == self.generation
+            for rank in self._group_of
+        )
+
     def reach(self, step: int) -> None:
         """Note that a rank of an adopted generation brought a position before the earliest, or after the last one."""
         self.first_step = min(self.first_step, step)

@@ -83,6 +83,15 @@ class History:
         start = max(kept for kept in self._positions if kept <= step)
         return start, self._positions[start]
 
+    def begin_at(self, step: int) -> None:
+        """Have the generation begin later: at a step whose position is known. Nothing before it is planned again."""
+        position = self.position_before(step)
+        assert position is not None, "whoever moves the beginning has looked"
+        self._first_step = step
+        self._positions = {step: position} | {kept: at for kept, at in self._positions.items() if kept > step}
+        for planned in [planned for planned in self._plans if planned < step]:
+            del self._plans[planned]
+
     def forget(self, wanted: Collection[int]) -> list[int]:
         """Drop old plans beyond the bound, never those of `wanted`; return the steps dropped."""
         surplus = len(self._plans) - PLANS_KEPT

@@ -83,6 +83,11 @@ class Lane:
         return self._planner.shares
 
     @property
+    def losses(self) -> dict[str, float]:
+        """The newest that was reported of each source."""
+        return self._planner.losses
+
+    @property
     def suspended(self) -> frozenset[str]:
         """Sources that are not drawn from now."""
         return self._planner.suspended

@@ -54,6 +54,8 @@ class Standing:
     """The rank whose load opened it."""
     edits: tuple[Edit, ...] = ()
     """Journalled in this generation, in order."""
+    num_forgotten: int = 0
+    """Reports that were journalled before them, and that positions from `first_step` on contain."""
     ranks: tuple[RankStanding, ...] = ()
     num_sessions: int = 0
     """The highest session that was ever given out."""
@@ -77,7 +79,7 @@ def merged(standings: Iterable[Standing]) -> Standing | None:
 
     Ranks of an older generation are kept as they are: they follow when they ask. None if there is no standing.
     """
-    known = sorted(standings, key=lambda standing: (standing.generation, len(standing.edits)))
+    known = sorted(standings, key=age)
     if not known:
         return None
     newest = known[-1]
@@ -97,6 +99,7 @@ def merged(standings: Iterable[Standing]) -> Standing | None:
         digest=newest.digest,
         opened_by=newest.opened_by,
         edits=newest.edits,
+        num_forgotten=newest.num_forgotten,
         ranks=tuple(_newest(words[rank]) for rank in sorted(words)),
         num_sessions=max(standing.num_sessions for standing in known),
         positions=positions,
@@ -106,6 +109,11 @@ def merged(standings: Iterable[Standing]) -> Standing | None:
         is_resumed=newest.is_resumed,
         stall=newest.stall,
     )
+
+
+def age(standing: Standing) -> tuple[int, int]:
+    """Return what orders copies of a standing by age: of two, the later one was told more."""
+    return standing.generation, standing.num_forgotten + len(standing.edits)
 
 
 def _newest(words: list[RankStanding]) -> RankStanding:

@@ -1,8 +1,9 @@
 """Can a value that a user gave mean anything? Each check names the setting, what was found, and the bound."""
 
+import math
 import operator
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,29 @@ def whole_number(value: Any, *, name: str) -> int:
         return operator.index(value)
     except TypeError:
         raise ConfigError(f"{name} must be an integer, got {str(value)[:40]!r} ({type(value).__name__})") from None
+
+
+def losses_of(values: Any) -> dict[str, float]:
+    """Return what a caller reports of sources, as plain numbers; tensors and arrays of one number count.
+
+    Raises:
+        ConfigError: If it is no mapping from names to finite numbers.
+    """
+    if not isinstance(values, Mapping) or not values:
+        raise ConfigError(f'report takes the loss by source such as {{"web": 2.31}}, got {str(values)[:60]!r}')
+    found: dict[str, float] = {}
+    for source, value in values.items():
+        if not isinstance(source, str):
+            raise ConfigError(f"report: sources are named by text, got {source!r} ({type(source).__name__})")
+        try:
+            found[source] = float(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            found[source] = math.nan
+        if isinstance(value, str | bytes) or not math.isfinite(found[source]):
+            raise ConfigError(
+                f"report: the loss of {source!r} must be a finite number, got {str(value)[:40]!r}; leave it out"
+            )
+    return found
 
 
 def working_directory() -> Path:

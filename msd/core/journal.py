@@ -80,12 +80,25 @@ class SetWeights(_Edit, frozen=True, kw_only=True, tag="set_weights"):
     """Steps over which the weights in force change to these."""
 
     def __post_init__(self) -> None:
-        # Written and read back they are floats: the same edit must be written the same.
-        weights = {name: float(weight) if type(weight) is int else weight for name, weight in self.weights.items()}
-        msgspec.structs.force_setattr(self, "weights", weights)
+        msgspec.structs.force_setattr(self, "weights", _as_floats(self.weights))
 
 
-Edit: TypeAlias = Suspend | Resume | SkipRows | SkipSteps | SetWeights
+class Report(_Edit, frozen=True, kw_only=True, tag="report"):
+    """What training saw of the sources, for `mixture.feedback`: the newest values from `at_step` on."""
+
+    losses: dict[str, float]
+    """By source; those of which nothing is known are left out."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "losses", _as_floats(self.losses))
+
+
+Edit: TypeAlias = Suspend | Resume | SkipRows | SkipSteps | SetWeights | Report
+
+
+def _as_floats(values: dict[str, float]) -> dict[str, float]:
+    """Return numbers as they are read back: the same edit must be written the same."""
+    return {name: float(value) if type(value) is int else value for name, value in values.items()}
 
 
 def edits_to_state(edits: Iterable[Edit]) -> list[dict[str, Any]]:

@@ -112,5 +112,4 @@ def _steering_without(steering: SavedSteering, gone: Mapping[str, Any]) -> Saved
         steering,
         weights=weights if weights and any(weights.values()) else None,
         losses=left(steering.losses),
-        reports=[(step, left(losses)) for step, losses in steering.reports],
     )

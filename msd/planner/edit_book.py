@@ -5,7 +5,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from msd.core.journal import Edit, SkipRows, SkipSteps
+from msd.core.journal import Edit, Report, SkipRows, SkipSteps
 from msd.core.state import StateDict
 from msd.errors import ConfigError
 from msd.planner.edits import NO_EDITS, InForce, Reweighted, notes_of_edits, pending_state
@@ -41,6 +41,11 @@ class EditBook:
     def num_steps_to_drop(self) -> int:
         """Steps whose samples are drawn and dropped before the next one is filled."""
         return sum(edit.count for edit in self.due if isinstance(edit, SkipSteps))
+
+    @property
+    def reports(self) -> tuple[dict[str, float], ...]:
+        """What is reported of the sources by edits that are due, in order."""
+        return tuple(edit.losses for edit in self.due if isinstance(edit, Report))
 
     @property
     def sources_that_skip(self) -> frozenset[str]:

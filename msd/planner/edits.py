@@ -1,13 +1,17 @@
 """What edits make of a run: which of them still act, which wait for their step, what each is allowed to say."""
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
 
 from msd.core.checks import few
 from msd.core.journal import (
     PENDING,
     Edit,
+    Report,
     Resume,
     SetWeights,
     SkipRows,
@@ -82,7 +86,7 @@ class InForce:
         """Return what acts once an edit has come into force.
 
         Args:
-            edit: That is due; `SkipSteps` leaves nothing behind.
+            edit: That is due; `SkipSteps` and `Report` leave nothing behind.
             shares: In force before it, by source.
         """
         match edit:
@@ -96,7 +100,7 @@ class InForce:
             case SetWeights():
                 ramp_from = {name: share for name, share in shares.items() if share} if edit.ramp else None
                 return replace(self, weights=edit, ramp_from=ramp_from)
-            case SkipSteps():
+            case SkipSteps() | Report():
                 return self
 
     def at_boundary(self, step: int, ordinals: Mapping[str, int]) -> "InForce":
@@ -151,6 +155,9 @@ def pending_without(pending: Iterable[Edit], gone: Collection[str]) -> tuple[Edi
         if isinstance(edit, SetWeights):
             weights = _reweighted_without(edit, gone)
             kept += [] if weights is None else [weights]
+        elif isinstance(edit, Report):
+            losses = {name: loss for name, loss in edit.losses.items() if name not in gone}
+            kept += [msgspec.structs.replace(edit, losses=losses)] if losses else []
         elif isinstance(edit, SkipSteps) or edit.source not in gone:
             kept.append(edit)
     return tuple(kept)
@@ -190,6 +197,9 @@ def check_edit(edit: Edit, totals: Mapping[str, int | None], rows: Mapping[str, 
         if not 0 <= edit.ramp <= 2**53:
             raise ConfigError(f"set_weights: ramp must be 0 steps or more, got {edit.ramp}")
         return
+    if isinstance(edit, Report):
+        _check_losses(edit.losses, totals)
+        return
     if edit.source not in totals:
         raise ConfigError(f"{_name(edit)}: there is no source {edit.source!r} (sources: {few(totals)})")
     if isinstance(edit, SkipRows):
@@ -203,6 +213,14 @@ def check_edit(edit: Edit, totals: Mapping[str, int | None], rows: Mapping[str, 
             raise ConfigError(f"skip_rows: source {edit.source!r} ends at ordinal {total}, got {edit.first}")
         if rows is not None:
             _check_span(edit, total, rows[edit.source])
+
+
+def _check_losses(losses: Mapping[str, float], sources: Collection[str]) -> None:
+    for name, loss in losses.items():
+        if name not in sources:
+            raise ConfigError(f"report: there is no source {name!r} (sources: {few(sources)})")
+        if not math.isfinite(loss):
+            raise ConfigError(f"report: the loss of {name!r} must be a finite number, got {loss}; leave it out")
 
 
 def _check_span(edit: SkipRows, total: int | None, rows: int) -> None:
@@ -246,6 +264,8 @@ def notes_of_edits(edits: Iterable[Edit], before: InForce, ordinals: Mapping[str
             case SetWeights():
                 ramp = f" over {edit.ramp} steps" if edit.ramp else ""
                 notes.append(f"weights are set{by}{ramp}: {few(f'{n} {w:g}' for n, w in edit.weights.items())}")
+            case Report():
+                pass
             case SkipSteps(count=count):
                 notes.append(f"what {count} steps would have held is skipped{by}")
     return notes

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
-from msd.core.checks import few, whole_number
-from msd.core.journal import Edit, SetWeights, SkipRows, Suspend
+from msd.core.checks import few, losses_of, whole_number
+from msd.core.journal import Edit, Report, SetWeights, SkipRows, Suspend
 from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable
 from msd.core.state import StateDict
@@ -177,7 +177,8 @@ class Planner:
         expect_geometry(state, geometry, but=free)
         there = adapted(read_progress(state), self._names)
         saved = there.saved
-        if saved.mixture is not None and self._mixer.steering is None:
+        reports = any(isinstance(edit, Report) for edit in there.pending)
+        if (reports or saved.mixture is not None) and self._mixer.steering is None:
             raise StateError(
                 "cannot resume: the state was saved with mixture.feedback, this run has none; set mixture.feedback"
             )
@@ -208,6 +209,8 @@ class Planner:
         if self._error is not None:
             raise self._error
         totals = {terms.name: terms.total_ordinals for terms in self._terms}
+        if isinstance(edit, Report) and self._mixer.steering is None:
+            raise ConfigError("report: this run has no mixture.feedback; name a function there, or report nothing")
         check_edit(edit, totals, {terms.name: terms.rows_per_epoch for terms in self._terms})
         if self._is_over:
             raise ConfigError(
@@ -233,24 +236,23 @@ class Planner:
         """Return for each source the first row that steps after `progress` may still hold."""
         return first_needed(progress)
 
+    @property
+    def losses(self) -> dict[str, float]:
+        """The newest that was reported of each source; none without `mixture.feedback`."""
+        return {} if self._mixer.steering is None else self._mixer.steering.losses
+
     def report(self, losses: Mapping[str, float], *, at_step: int) -> None:
         """Take what training saw of the sources, for `mixture.feedback`; part of the position from now on.
 
         Args:
             losses: By source; those of which nothing is known are left out.
-            at_step: The step from which on these are the newest values: one of which nothing is drawn yet.
+            at_step: The step from which on these are the newest values: one that is not planned.
 
         Raises:
-            ConfigError: If there is no feedback, the step is drawn already, a source does not exist, or a loss is no
-                finite number.
+            ConfigError: If there is no feedback, the step is planned already, a source does not exist, or a loss is
+                no finite number.
         """
-        if self._mixer.steering is None:
-            raise ConfigError("report: this run has no mixture.feedback; name a function there, or report nothing")
-        first_step = self._step + (self._filling is not None)
-        self._mixer.steering.report(
-            losses, at_step=whole_number(at_step, name="report: at_step"), first_step=first_step
-        )
-        self._position = {**self._position, "mixture": self._mixer.steering.state_dict()}
+        self.apply(Report(at_step=whole_number(at_step, name="report: at_step"), losses=losses_of(losses)))
 
     def _restart(
         self,
@@ -291,6 +293,8 @@ class Planner:
     def _come_to_boundary(self) -> None:
         """Have the edits act that are due at the step that is planned next; before it is filled."""
         self._edits = self._edits.at(self._step, self._unended_S, self._shares_at)
+        if self._mixer.steering is not None:
+            self._mixer.steering.come_due(self._edits.reports)
         for source in self._edits.sources_that_skip:
             self._by_name[source].pass_over(self._edits.now.skips_of(source))
 
@@ -344,7 +348,7 @@ class Planner:
         step = self._step
         self._step, self._carry = step + 1, carry
         self._edits = self._edits.past(step, {one.terms.name: one.ordinal for one in self._intakes})
-        self._mixer.end(step)
+        self._mixer.end()
         progress = self._snapshot()
         membership = Membership(
             step=step,

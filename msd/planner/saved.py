@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from msd.core.journal import Edit, Resume, SetWeights, SkipSteps, edits_from_state
+from msd.core.journal import Edit, Report, Resume, SetWeights, SkipSteps, edits_from_state
 from msd.core.sample import Outcome
 from msd.core.state import StateDict
 from msd.errors import ConfigError, StateError
@@ -60,7 +60,6 @@ class SavedSteering(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     weights: dict[str, Weight] | None
     losses: dict[str, Finite]
-    reports: list[tuple[Count, dict[str, Finite]]]
 
 
 class SavedRemoved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -153,12 +152,10 @@ def _check_piece(piece: SavedPiece, sources: Mapping[str, SavedSource]) -> None:
 
 
 def _check_steering(steering: SavedSteering, sources: Mapping[str, SavedSource]) -> None:
-    named = [*(steering.weights or ()), *steering.losses, *(name for _, losses in steering.reports for name in losses)]
-    steps = [step for step, _ in steering.reports]
+    named = [*(steering.weights or ()), *steering.losses]
     impossible: dict[str, Any] = {
         "source": next((name for name in named if name not in sources), None),
         "weights": steering.weights if steering.weights is not None and not any(steering.weights.values()) else None,
-        "reports": steps if steps != sorted(steps) else None,
     }
     _refuse("mixture", impossible)
 
@@ -173,7 +170,7 @@ def _check_edits(saved: SavedProgress) -> None:
     ramp = next((edit for edit in acting if isinstance(edit, SetWeights) and edit.ramp), None)
     names = saved.ramp_from or {}
     impossible: dict[str, Any] = {
-        "edits": next((edit for edit in acting if isinstance(edit, Resume | SkipSteps)), None),
+        "edits": next((edit for edit in acting if isinstance(edit, Resume | SkipSteps | Report)), None),
         "pending": next((edit for edit in waiting if edit.at_step < saved.step), None),
         "ramp_from": names if set(names) - set(saved.sources) or (names and ramp is None) else None,
     }

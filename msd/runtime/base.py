@@ -1,5 +1,6 @@
 """What every engine offers, wherever it runs."""
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -59,6 +60,10 @@ class Engine(Protocol):
 
     def resume_source(self, source: str, *, at_step: int | None = None) -> int:
         """Draw from a suspended source again; return from which step on."""
+        ...
+
+    def report(self, losses: Mapping[str, float], *, at_step: int | None = None) -> int:
+        """Say what training sees of the sources, for `mixture.feedback`; return from which step on."""
         ...
 
     def which(self, step: int, rank: int | None = None) -> list[dict[str, Any]]:
@@ -128,9 +133,4 @@ def check_supported(config: PipelineConfig) -> None:
         raise ConfigError(
             f"runtime.workers {workers} must lie between scaling.min_hosts {scaling.min_hosts} and scaling.max_hosts "
             f"{scaling.max_hosts}: it is what the run begins with"
-        )
-    if config.mixture.feedback is not None:
-        raise ConfigError(
-            "mixture.feedback needs reports of the loss, which the engines of this release do not take; leave it out, "
-            "or use a schedule"
         )

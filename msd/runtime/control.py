@@ -1,16 +1,10 @@
 """Steering a run from another process: by its address, with the token that ranks show, too."""
 
-import time
 from typing import Any
 
-from msd.client.link.address import resolve
-from msd.client.link.channel import Channel
-from msd.client.link.frames import Kind
+from msd.client.link.asking import ask_run
 from msd.core.journal import Edit, edits_to_state
-from msd.errors import DeadlineError
 from msd.runtime.edits import TakesEdits
-
-_PAUSE_S = 0.2
 
 
 class RunControl(TakesEdits):
@@ -54,27 +48,4 @@ class RunControl(TakesEdits):
         return step
 
     def _ask(self, method: str, **arguments: Any) -> Any:
-        """Return what the run answers.
-
-        Raises:
-            DeadlineError: If it cannot be reached.
-            MsdError: What it raised.
-        """
-        deadline = time.monotonic() + self._deadline_s
-        while True:
-            try:
-                channel = Channel(resolve(self.address))
-                try:
-                    channel.open()
-                    answer = channel.ask(Kind.CONTROL, {"method": method, "arguments": arguments})
-                    return answer.header["answer"]
-                finally:
-                    channel.close()
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    where = self.address.partition("?")[0]
-                    raise DeadlineError(
-                        f"no run answered at {where} within {self._deadline_s:g} s ({error.strerror or error}); is it "
-                        "under way, and this its present address?"
-                    ) from None
-                time.sleep(_PAUSE_S)
+        return ask_run(self.address, method, arguments, deadline_s=self._deadline_s)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from msd.core.checks import whole_number
-from msd.core.journal import Edit, Resume, SetWeights, SkipRows, SkipSteps, Suspend
+from msd.core.checks import losses_of, whole_number
+from msd.core.journal import Edit, Report, Resume, SetWeights, SkipRows, SkipSteps, Suspend
 from msd.errors import ConfigError
 
 
@@ -38,8 +38,22 @@ class TakesEdits(ABC):
         edit = SetWeights(at_step=_step(at_step), weights=_weights(weights), ramp=ramp, who=_who(who), when=_now())
         return self._edit(edit, move_late=at_step is None)
 
+    def report(self, losses: Mapping[str, float], *, at_step: int | None = None, who: str | None = None) -> int:
+        """Say what training sees of the sources, for `mixture.feedback`: the newest values from a step on.
+
+        Args:
+            losses: By source, finite; those of which nothing is known are left out, and keep what was said before.
+            at_step: The first step for which they may count.
+            who: Who says so; None is who runs this process.
+        """
+        edit = Report(at_step=_step(at_step), losses=losses_of(losses), who=_who(who), when=_now())
+        return self._edit(edit, move_late=at_step is None)
+
     def edits(self) -> list[dict[str, Any]]:
-        """Return the edits of this run's generation that are durable, in order: plain values, with who and when."""
+        """Return the edits of this run's generation that are durable, in order: plain values, with who and when.
+
+        Reports are left out: there may be one for each step; `stats()["sources"][...]["loss"]` has the newest.
+        """
         return self._edits()
 
     @abstractmethod

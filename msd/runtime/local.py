@@ -118,6 +118,10 @@ class LocalEngine(TakesEdits):
             # Nothing is done until a rank asks: an error in the data belongs to who needs it.
             return self._coordinator.generations.connect(rank)
 
+    def say_losses(self, rank: int, session: int, losses: dict[str, float]) -> None:
+        """Say what training sees of the sources; see `RankClient.report`."""
+        self.report(losses, who=f"rank {rank}")
+
     def disconnect(self, rank: int, session: int) -> None:
         """Release a rank."""
         with self._lock:
@@ -199,6 +203,7 @@ class LocalEngine(TakesEdits):
             generations = self._coordinator.generations
             killed = self._coordinator.num_killed()
             shares, suspended = self._coordinator.shares, self._coordinator.suspended
+            losses = self._coordinator.losses
             return {
                 "runtime": "local",
                 "mesh": self.mesh.as_dict(),
@@ -216,6 +221,7 @@ class LocalEngine(TakesEdits):
                         "killed": killed.get(name, 0),
                         "target_share": shares[name],
                         "is_suspended": name in suspended,
+                        "loss": losses.get(name),
                         **self._loaders[name].counts(),
                     }
                     for name in self.config.sources

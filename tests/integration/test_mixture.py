@@ -168,11 +168,6 @@ def test_feedback_that_is_not_there_is_refused_by_name(steering, path, message):
         build_planner(*built({"feedback": path}))
 
 
-def test_an_engine_refuses_feedback_it_could_not_report_to():
-    with pytest.raises(ConfigError, match=r"mixture\.feedback needs reports of the loss"):
-        msd.start(config({"feedback": lambda *_: {}}))
-
-
 def outlook(tmp_path, capsys, mixture, steps=12):
     """What `msd plan --json` says of each source of a file per source, of four sizes."""
     for name, count in SIZES.items():

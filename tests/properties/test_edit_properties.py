@@ -6,9 +6,9 @@ from collections import Counter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from msd.core.journal import Resume, SetWeights, SkipRows, SkipSteps, Suspend
+from msd.core.journal import Report, Resume, SetWeights, SkipRows, SkipSteps, Suspend
 from msd.core.sample import Outcome
-from msd.planner.config import BatchStageConfig, MixtureConfig, StageConfig
+from msd.planner.config import BatchStageConfig, FeedbackConfig, MixtureConfig, StageConfig
 from msd.planner.planner import Planner, Starved
 from msd.testing.tables import Row, failed_row, feed_of, row, settings_of, steps_of
 
@@ -31,7 +31,7 @@ def rows(draw):
 @st.composite
 def edits(draw, at_step=None):
     step = draw(st.integers(0, NUM_STEPS - 1)) if at_step is None else at_step
-    kind = draw(st.sampled_from(["suspend", "resume", "rows", "steps", "weights"]))
+    kind = draw(st.sampled_from(["suspend", "resume", "rows", "steps", "weights", "report"]))
     source = draw(st.sampled_from(NAMES))
     # Source c is never suspended and keeps a weight, so that there is always something to draw.
     if kind == "suspend":
@@ -42,6 +42,9 @@ def edits(draw, at_step=None):
         first = draw(st.integers(0, 40))
         reason = draw(st.sampled_from(["skip", "killed"]))
         return SkipRows(at_step=step, source=source, first=first, last=first + draw(st.integers(0, 9)), reason=reason)
+    if kind == "report":
+        names = draw(st.sets(st.sampled_from(NAMES), min_size=1))
+        return Report(at_step=step, losses={name: draw(st.integers(1, 9)) for name in sorted(names)})
     if kind == "steps":
         return SkipSteps(at_step=step, count=draw(st.integers(1, 4)))
     weights = {name: draw(st.integers(0, 5)) for name in draw(st.sets(st.sampled_from(["a", "b"])))}
@@ -53,7 +56,13 @@ def mixtures(draw):
     unit, clock = draw(st.sampled_from(["tokens", "samples"])), draw(st.sampled_from(["step", "tokens", "microbatch"]))
     place = {"step": 3} if clock == "step" else {"at": {"tokens": 900, "microbatch": 7}[clock]}
     stages = [StageConfig(**place, ramp=draw(st.integers(0, 4)), weights={"a": 1, "c": 3})]
+    if draw(st.booleans()):
+        return MixtureConfig(unit=unit, clock=clock, feedback=FeedbackConfig(function=towards_loss, every=2))
     return MixtureConfig(unit=unit, clock=clock, schedule=draw(st.sampled_from([[], stages])))
+
+
+def towards_loss(shares, losses, step):
+    return {name: losses.get(name, 1.0) for name in shares}
 
 
 @st.composite
@@ -84,6 +93,8 @@ def whole(planner, feed, count=NUM_STEPS):
 
 def is_unwanted(edit, chosen):
     """Whether an edit would be refused, for rows after the end, or leave an epoch without its sure survivor."""
+    if isinstance(edit, Report):
+        return chosen.mixture.feedback is None
     if not isinstance(edit, SkipRows):
         return False
     terms = next(one for one in chosen.sources if one.name == edit.source)
@@ -158,7 +169,7 @@ def test_no_sample_is_delivered_twice_whatever_is_edited_and_none_that_is_skippe
     seen = Counter((*plan.sample_id(d), int(plan.start_D[d])) for plan in plans for d in range(plan.num_documents))
     assert all(count == 1 for count in seen.values())
     for edit in journal:
-        if isinstance(edit, SkipRows) and edit.at_step == 0:
+        if isinstance(edit, SkipRows) and edit.at_step == 0 and not is_unwanted(edit, chosen):
             assert not any(s == edit.source and edit.first <= o <= edit.last for s, o, _, _ in seen)
 
 

@@ -2,13 +2,11 @@
 
 The user's function is pure and is called at steps that the configuration names, with values that were reported for
 that step or an earlier one. What it returned is part of the planner's position, and so is what was reported and not
-used yet: a replay draws as the run did.
+used yet, as an edit that waits or as the newest value: a replay draws as the run did.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from msd.core.checks import few
 from msd.core.state import StateDict
@@ -76,30 +74,22 @@ class Feedback:
 class Steering:
     """What was reported of the sources, and the weights that feedback made of it."""
 
-    def __init__(self, feedback: Feedback, names: Sequence[str], saved: SavedSteering | None = None) -> None:
+    def __init__(self, feedback: Feedback, saved: SavedSteering | None = None) -> None:
         """Stand where `saved` was, or before the first report."""
         self._feedback = feedback
-        self._names = tuple(names)
         self._weights = None if saved is None else saved.weights
         self._losses = {} if saved is None else dict(saved.losses)
-        self._reports = [] if saved is None else list(saved.reports)
-        """What was reported for steps to come, in order of step."""
+        self._due: dict[str, float] = {}
+        """What was reported for the step that is drawn next."""
 
-    def report(self, losses: Mapping[str, Any], *, at_step: int, first_step: int) -> None:
-        """Take what training saw of the sources.
+    @property
+    def losses(self) -> dict[str, float]:
+        """The newest that was reported of each source; sources that nothing was reported of are left out."""
+        return self._losses | self._due
 
-        Args:
-            losses: By source; those of which nothing is known are left out.
-            at_step: From here on the values are the newest.
-            first_step: The first step that is not drawn, not even in part.
-
-        Raises:
-            ConfigError: If a step was drawn already, a source does not exist, or a loss is no finite number.
-        """
-        if at_step < first_step:
-            raise ConfigError(f"report: step {at_step} is drawn already; the next that it can reach is {first_step}")
-        values = {name: _loss(name, loss, self._names) for name, loss in losses.items()}
-        self._reports = sorted([*self._reports, (at_step, values)], key=lambda report: report[0])
+    def come_due(self, reports: Iterable[Mapping[str, float]]) -> None:
+        """Take all that was reported for the step that is drawn next, in order, in place of what was taken before."""
+        self._due = {name: loss for losses in reports for name, loss in losses.items()}
 
     def weights(self, step: int, shares: Mapping[str, float]) -> dict[str, float] | None:
         """Return the weights in force at a step, None as long as the configured ones hold.
@@ -108,39 +98,15 @@ class Steering:
             step: That is drawn next.
             shares: In force before it, by source.
         """
-        losses = self._losses_at(step)
+        losses = self.losses
         if losses and self._feedback.is_due(step):
             return self._feedback.weights(shares, losses, step)
         return self._weights
 
-    def advance(self, step: int, weights: dict[str, float] | None) -> None:
+    def advance(self, weights: dict[str, float] | None) -> None:
         """Stand after a step that these weights were in force at."""
-        self._losses, self._weights = self._losses_at(step), weights
-        self._reports = [report for report in self._reports if report[0] > step]
+        self._losses, self._due, self._weights = self.losses, {}, weights
 
     def state_dict(self) -> StateDict:
         """Return what a replay needs."""
-        return {
-            "weights": self._weights,
-            "losses": dict(self._losses),
-            "reports": [[step, dict(losses)] for step, losses in self._reports],
-        }
-
-    def _losses_at(self, step: int) -> dict[str, float]:
-        losses = dict(self._losses)
-        for at_step, reported in self._reports:
-            if at_step <= step:
-                losses |= reported
-        return losses
-
-
-def _loss(name: str, loss: Any, names: Sequence[str]) -> float:
-    if name not in names:
-        raise ConfigError(f"report: there is no source {name!r} (sources: {few(names)})")
-    try:
-        value = float(loss)
-    except (TypeError, ValueError):
-        value = math.nan
-    if not math.isfinite(value):
-        raise ConfigError(f"report: the loss of {name!r} must be a finite number, got {str(loss)[:40]!r}; leave it out")
-    return value
+        return {"weights": self._weights, "losses": dict(self._losses)}

@@ -37,9 +37,7 @@ class Mixer:
         """
         self.credits = Credits(len(schedule.names))
         self.credits.load(credit_S)
-        self.steering = (
-            None if mixture.feedback is None else Steering(Feedback.of(mixture.feedback), schedule.names, saved)
-        )
+        self.steering = None if mixture.feedback is None else Steering(Feedback.of(mixture.feedback), saved)
         self._schedule = schedule
         self._schedule_now = schedule
         self._weights = None if saved is None else saved.weights
@@ -132,10 +130,10 @@ class Mixer:
         self.credits.set_shares(self.shares_at(progress, live_S, edited))
         self.credits.give(owed)
 
-    def end(self, step: int) -> None:
+    def end(self) -> None:
         """Stand after a step."""
         if self.steering is not None:
-            self.steering.advance(step, self._weights)
+            self.steering.advance(self._weights)
 
     def _shares(
         self, schedule: MixtureSchedule, count: int, live_S: Sequence[bool], weights: dict[str, float] | None

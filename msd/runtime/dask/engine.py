@@ -312,6 +312,8 @@ class DaskEngine(TakesEdits):
             case "edit":
                 (edit,) = edits_from_state([arguments["entry"]])
                 return self._edit(edit, move_late=bool(arguments["move_late"]))
+            case "report":
+                return self.report(arguments["losses"], who=arguments["who"])
             case "edits":
                 return self._edits()
             case "stats":

@@ -333,6 +333,7 @@ class PlannerActor:
             generations = self._coordinator.generations
             killed = self._coordinator.num_killed()
             shares, suspended = self._coordinator.shares, self._coordinator.suspended
+            losses = self._coordinator.losses
             gauges = self._coordinator.gauges()
             return {
                 "generation": generations.generation,
@@ -362,6 +363,7 @@ class PlannerActor:
                         "killed": killed.get(name, 0),
                         "target_share": shares[name],
                         "is_suspended": name in suspended,
+                        "loss": losses.get(name),
                         "starved_s": self._helm.pace.starved_s[name],
                         "ready_rows": gauges[name].ready,
                         "wanted_rows": gauges[name].wanted,

@@ -23,6 +23,7 @@ def standing_to_wire(standing: Standing) -> Wire:
         "digest": standing.digest,
         "opened_by": standing.opened_by,
         "edits": edits_to_state(standing.edits),
+        "num_forgotten": standing.num_forgotten,
         "ranks": [rank_to_wire(rank) for rank in standing.ranks],
         "num_sessions": standing.num_sessions,
         "positions": [[step, position] for step, position in sorted(standing.positions.items())],

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from msd.constructor.shelf import Shelf
 from msd.coordinator.commands import Assign, Drop, Finish, Refuse, Rewind
 from msd.coordinator.events import BytesHeld, Event, RanksStand, StepAsked
-from msd.coordinator.standing import RankStanding, Standing
+from msd.coordinator.standing import RankStanding, Standing, age
 from msd.core.sample import SampleId, SampleSlab
 from msd.core.state import StateDict
 from msd.runtime.simulated.cluster import Cluster
@@ -103,7 +103,7 @@ class SimulatedConstructor:
         if term < self._term:
             return
         self._term = term
-        if self._copy is None or (copy.generation, len(copy.edits)) >= (self._copy.generation, len(self._copy.edits)):
+        if self._copy is None or age(copy) >= age(self._copy):
             self._copy = copy
         shelf, generation = self.shelf, order.generation
         match order:

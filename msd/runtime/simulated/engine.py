@@ -19,7 +19,7 @@ from msd.core.batch import RankBatch
 from msd.core.mesh import Mesh
 from msd.core.plan import StepPlan
 from msd.core.state import StateDict, canonical_json
-from msd.errors import ClosedError, DeadlineError, EngineError
+from msd.errors import ClosedError, ConfigError, DeadlineError, EngineError
 from msd.loader.loader import SourceLoader
 from msd.runtime.base import step_number
 from msd.runtime.record import of_rank, provenance
@@ -202,6 +202,10 @@ class SimulatedEngine:
         client.connect()
         self._wait_for(client, f"rank {rank} waits to be connected", self.coordinator.first_step)
         return client.client
+
+    def say_losses(self, rank: int, session: int, losses: dict[str, float]) -> None:
+        """Refuse: nobody trains here. Edits are given to the coordinator itself."""
+        raise ConfigError("report: the simulated runtime takes none; report to a run that starts on an engine")
 
     def disconnect(self, rank: int, session: int) -> None:
         """Release a rank."""

@@ -1,10 +1,13 @@
 """A run that is steered from elsewhere: what it draws changes at a step, is journalled, or refused when too late."""
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from processes import wait_until
 
 import msd
 from msd.cli.main import run as command
@@ -20,7 +23,7 @@ def config(**changes: Any) -> msd.Config:
         name: {"rows": scenarios.token_rows(seed, 400, 20), "transforms": [TOKENS]}
         for seed, name in enumerate(("books", "web"), 1)
     }
-    return scenarios.text(sources=sources, mixture={"weights": {"books": 1, "web": 1}}, **changes)
+    return scenarios.text(**{"sources": sources, "mixture": {"weights": {"books": 1, "web": 1}}, **changes})
 
 
 @pytest.fixture
@@ -135,3 +138,62 @@ def test_a_run_may_be_looked_at_while_it_goes(engine, capsys):
     assert '"limited_by"' in capsys.readouterr().out
     entries = msd.control(engine).which(3)
     assert entries == engine.which(3)
+
+
+def towards_loss(shares: dict[str, float], losses: dict[str, float], step: int) -> dict[str, float]:
+    return {name: losses.get(name, 1.0) for name in shares}
+
+
+def with_feedback(**changes: Any) -> msd.Config:
+    return config(mixture={"feedback": {"function": towards_loss, "every": 2}}, **changes)
+
+
+def test_what_a_rank_reports_moves_the_weights_outlives_the_planner_and_is_the_same_on_a_local_run(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setenv("MSD_CACHE", str(tmp_path / "cache"))
+    runtime = {"kind": "dask", "workers": 2, "silence_s": 1.5, "compact": False}
+    with msd.start(with_feedback(runtime=runtime)) as engine:
+        clients = [engine.client(rank) for rank in range(2)]
+        batches = taken(clients, 3)
+        clients[0].report({"books": 1.0, "web": 9.0})
+        wait_until(lambda: engine.stats()["sources"]["web"]["loss"] == 9.0, 30, "what was reported to count")
+        assert msd.control(engine.address).report({"books": 4.0}, at_step=14) == 14
+        batches |= taken(clients, 4)
+        os.kill(engine._cluster._workers["msd-planner"].pid, signal.SIGKILL)
+        batches |= taken(clients, 13)
+        stats = engine.stats()
+        assert stats["term"] == 2
+        assert (stats["sources"]["books"]["loss"], stats["sources"]["books"]["target_share"]) == (4.0, 4 / 13)
+        assert engine.edits() == []
+        state = clients[0].state_dict()
+        wait_until(lambda: refusal_of(clients[0]), 30, "a report of no source to be refused")
+        batches |= taken(clients, 2)
+    first = next(
+        step for step in range(20) if "web" in sources_of(batches, step) and shares(batches, step)["web"] > 0.8
+    )
+    assert first < 14
+    with msd.start(with_feedback(), runtime="local") as local:
+        # The step at which a report counts follows from when it came; a run that is told so gives the same.
+        local.report({"books": 1.0, "web": 9.0}, at_step=first)
+        local.report({"books": 4.0}, at_step=14)
+        clients = [local.client(rank) for rank in range(2)]
+        assert contents(taken(clients, 20)) == {key: value for key, value in contents(batches).items() if key[0] < 20}
+        clients[0].load_state_dict(state)
+        clients[1].load_state_dict(state)
+        assert contents(taken(clients, 2)) == {key: value for key, value in contents(batches).items() if key[0] >= 20}
+
+
+def refusal_of(client: Any) -> bool:
+    """Report of a source that does not exist; the first such report is refused by the next one."""
+    try:
+        client.report({"photos": 1.0})
+    except msd.ConfigError as error:
+        return "there is no source 'photos'" in str(error)
+    return False
+
+
+def shares(batches: dict[tuple[int, int], Any], step: int) -> dict[str, float]:
+    """Return the part of a step's samples that each source has."""
+    sources = [source for (at, _), batch in batches.items() if at == step for source, *_ in batch.sample_ids]
+    return {source: sources.count(source) / len(sources) for source in set(sources)}

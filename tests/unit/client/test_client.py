@@ -45,6 +45,9 @@ class ThreeSteps:
     def load(self, rank: int, session: int, state: dict, *, force: bool = False) -> None:
         self.step = state["step"]
 
+    def say_losses(self, rank: int, session: int, losses: dict[str, float]) -> None:
+        self.said = losses
+
     def disconnect(self, rank: int, session: int) -> None:
         self.num_disconnects += 1
 

@@ -80,6 +80,9 @@ class ThreeSteps:
     def load(self, rank: int, session: int, state: dict, *, force: bool = False) -> None:
         self.next_step[rank] = state["next"]
 
+    def say_losses(self, rank: int, session: int, losses: dict[str, float]) -> None:
+        self.said = losses
+
     def disconnect(self, rank: int, session: int) -> None:
         self.released.append(rank)
 

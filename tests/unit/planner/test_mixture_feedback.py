@@ -45,7 +45,9 @@ def test_weights_are_asked_for_at_the_next_multiple_of_every_after_a_report():
     planner = Planner(settings)
     reports = [(1, {"a": 2.0, "b": 1.0}, 1), (5, {"b": 3.0}, 7)]
     assert drawn(planner, 12, settings, reports=reports) == [4, 4, 6, 6, 6, 6, 6, 6, 2, 2, 2, 2]
-    assert planner.state_dict()["mixture"]["reports"] == []
+    state = planner.state_dict()
+    assert state["mixture"]["losses"] == {"a": 2.0, "b": 3.0} == planner.losses
+    assert "pending" not in state
 
 
 def test_what_is_reported_before_the_first_step_counts_for_it():
@@ -65,12 +67,22 @@ def test_the_function_is_told_shares_in_force_the_newest_losses_and_the_step():
     assert calls == [({"a": 0.5, "b": 0.5}, {"a": 2.0}, 2), ({"a": 0.25, "b": 0.75}, {"a": 2.0, "b": 1.0}, 4)]
 
 
-def test_a_step_that_is_being_drawn_is_out_of_reach():
-    planner = Planner(chosen())
-    planner.report({"a": 1.0}, at_step=0)
-    planner.plan()
-    with pytest.raises(ConfigError, match="step 0 is drawn already; the next that it can reach is 1"):
+def test_a_step_that_is_planned_is_out_of_reach():
+    settings = chosen()
+    planner = Planner(settings)
+    next(steps_of(planner, feed_of(MADE, settings)))
+    with pytest.raises(ConfigError, match="step 0 comes too late: steps up to 0 are planned; the first that it can"):
         planner.report({"a": 1.0}, at_step=0)
+
+
+def test_a_step_that_is_being_drawn_is_drawn_again_with_what_is_reported_for_it():
+    settings = chosen()
+    planner = Planner(settings)
+    assert planner.plan() is not None
+    planner.report({"b": 1.0}, at_step=0)
+    planner.report({"b": 2.0, "a": 3.0}, at_step=0)
+    assert drawn(planner, 3, settings) == drawn(Planner(settings), 3, settings, reports=[(0, {"a": 3.0}, 0)])
+    assert planner.losses == {"a": 3.0, "b": 2.0}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +143,8 @@ def test_a_report_made_while_a_step_is_drawn_is_part_of_the_position_before_it()
     planner.plan()
     planner.report({"a": 2.0}, at_step=1)
     state = planner.state_dict()
-    assert (state["step"], state["mixture"]["reports"]) == (0, [[1, {"a": 2.0}]])
+    (waiting,) = state["pending"]
+    assert (state["step"], waiting["edit"], waiting["at_step"], waiting["losses"]) == (0, "report", 1, {"a": 2.0})
     resumed = Planner(settings)
     resumed.load_state_dict(state)
     assert drawn(resumed, 4, settings) == drawn(planner, 4, settings) == [4, 4, 6, 6]
@@ -144,7 +157,8 @@ def test_a_report_leaves_the_position_of_a_plan_that_was_given_out():
     before = plan.digest
     planner.report({"a": 2.0}, at_step=3)
     assert plan.digest == before
-    assert planner.state_dict()["mixture"]["reports"] == [[3, {"a": 2.0}]]
+    assert [edit["at_step"] for edit in planner.state_dict()["pending"]] == [3]
+    assert "pending" not in plan.progress
 
 
 def test_no_source_is_idle_that_feedback_may_give_a_share():
@@ -152,9 +166,14 @@ def test_no_source_is_idle_that_feedback_may_give_a_share():
 
 
 def test_a_state_with_feedback_is_refused_by_a_run_without():
-    state = Planner(chosen()).state_dict()
-    with pytest.raises(StateError, match=r"set mixture\.feedback"):
-        Planner(settings_of(MADE, packing="none")).load_state_dict(state)
+    planner = Planner(chosen())
+    states = [planner.state_dict()]
+    planner.report({"a": 1.0}, at_step=0)
+    # Also where nothing but a report that waits tells of it.
+    states.append({key: value for key, value in planner.state_dict().items() if key != "mixture"})
+    for state in states:
+        with pytest.raises(StateError, match=r"set mixture\.feedback"):
+            Planner(settings_of(MADE, packing="none")).load_state_dict(state)
 
 
 def test_a_state_from_before_feedback_starts_without_reports():
@@ -170,9 +189,10 @@ def test_a_state_from_before_feedback_starts_without_reports():
         {"weights": {"c": 1.0}},
         {"weights": {"a": 0.0}},
         {"weights": {"a": -1.0}},
-        {"reports": [[4, {"a": 1.0}], [3, {"a": 1.0}]]},
+        {"losses": {"c": 1.0}},
         {"losses": {"a": "low"}},
         {"speed": 1},
+        {"reports": []},
     ],
 )
 def test_a_state_whose_feedback_cannot_be_is_refused(broken):
