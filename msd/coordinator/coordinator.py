@@ -175,6 +175,10 @@ class Coordinator:
         """The share of each source that the step begins with which is planned next, of what the mixture counts."""
         return self._course.planning.main.shares
 
+    def shares_ahead(self, steps: int) -> list[dict[str, float]]:
+        """Return the shares at the step that is planned next, wherever they turn within `steps` after it, and then."""
+        return self._course.planning.main.shares_ahead(steps)
+
     @property
     def suspended(self) -> frozenset[str]:
         """Sources that are not drawn from at that step."""

@@ -82,6 +82,10 @@ class Lane:
         """The share of each source that the next step begins with."""
         return self._planner.shares
 
+    def shares_ahead(self, steps: int) -> list[dict[str, float]]:
+        """Return the shares now, wherever they turn within the next steps, and after them; see `Planner`."""
+        return self._planner.shares_ahead(steps)
+
     @property
     def losses(self) -> dict[str, float]:
         """The newest that was reported of each source."""

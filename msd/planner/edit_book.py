@@ -5,7 +5,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from msd.core.journal import Edit, Report, SkipRows, SkipSteps
+from msd.core.journal import Edit, Report, SetWeights, SkipRows, SkipSteps
 from msd.core.state import StateDict
 from msd.errors import ConfigError
 from msd.planner.edits import NO_EDITS, InForce, Reweighted, notes_of_edits, pending_state
@@ -85,6 +85,24 @@ class EditBook:
     def state_dict(self) -> StateDict:
         """Return the keys of a position that tell of these edits: none without any."""
         return self.in_force.state_dict() | pending_state(self.pending)
+
+    def shares_ahead(self, last: int, unended_S: Sequence[bool], shares_at: SharesAt) -> list[tuple[float, ...]]:
+        """Return the shares that weights which wait will have led to by a step, one for each of them.
+
+        Args:
+            last: The step.
+            unended_S: Which sources have rows left.
+            shares_at: At the boundary where the planner stands.
+        """
+        found, until = [], []
+        for edit in sorted(self.pending, key=lambda waiting: waiting.at_step):
+            until.append(edit)
+            if not isinstance(edit, SetWeights) or edit.at_step > last:
+                continue
+            reweighted = self._acting(until, unended_S, shares_at).reweighted(self.names)
+            assert reweighted is not None, "weights were set by the last of them"
+            found.append(reweighted.schedule.shares(min(last, edit.at_step + edit.ramp), unended_S))
+        return found
 
     def expect_shares(self, edit: Edit, step: int, unended_S: Sequence[bool], shares_at: SharesAt) -> None:
         """Raise `ConfigError` if nothing can be drawn any more once an edit acts, as far as that is known now.

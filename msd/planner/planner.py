@@ -96,6 +96,15 @@ class Planner:
         """The share of each source that the next step begins with, of what the mixture counts."""
         return dict(zip(self._names, self._shares_at(self._live_S, self._edits.reweighted), strict=True))
 
+    def shares_ahead(self, steps: int) -> list[dict[str, float]]:
+        """Return the shares now, wherever they turn within the next steps, and after them, as far as that is known.
+
+        By the schedule and by edits that wait; what feedback will say, and which sources end, nobody knows.
+        """
+        now = self._mixer.ahead(self._position, steps, self._live_S, self._edits.reweighted)
+        to_come = self._edits.shares_ahead(self._step + steps, self._unended_S, self._shares_at)
+        return [dict(zip(self._names, share_S, strict=True)) for share_S in (*now, *to_come)]
+
     @property
     def suspended(self) -> frozenset[str]:
         """Sources that are not drawn from now."""

@@ -73,6 +73,24 @@ class Mixer:
         parts = [self._shares(schedule, first + part, live_S, None) for part in range(schedule.clock.ticks_per_step)]
         return [not any(shares) for shares in zip(*parts, strict=True)]
 
+    def ahead(
+        self, progress: StateDict, steps: int, live_S: Sequence[bool], edited: Reweighted | None = None
+    ) -> list[tuple[float, ...]]:
+        """Return the shares at a position, at every turn of the schedule within the steps after it, and after them.
+
+        In between shares stay, or move linearly. Clocks that count what is drawn are taken to go on as they did so far.
+        """
+        schedule = self._schedule if edited is None else edited.schedule
+        clock, step = schedule.clock, int(progress["step"])
+        first = clock.count(progress)
+        per_step = clock.ticks_per_step if clock.kind in ("step", "microbatch") else first / max(1, step)
+        last = first + int(per_step * steps)
+        counts, turn = [first], schedule.next_turn(first)
+        while turn is not None and turn < last:
+            counts.append(turn)
+            turn = schedule.next_turn(turn)
+        return [self._shares(schedule, count, live_S, self._weights) for count in (*counts, last)]
+
     def begin(
         self,
         progress: StateDict,

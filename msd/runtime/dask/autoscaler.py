@@ -16,7 +16,6 @@ from msd.cost.linear import LinearModel
 from msd.cost.outlook import Outlook, Spending
 from msd.errors import MsdError
 from msd.loader.workers import MOST_THREADS
-from msd.planner.mixture.schedule import MixtureSchedule
 from msd.profiling.demands import by_samples
 from msd.runtime.dask.wire import Wire
 from msd.scaling.autoscale import decide
@@ -91,10 +90,6 @@ class Autoscaler:
             {one.source: one for one in demands},
             most_loaders={name: max(1, order.windows_per_epoch) for name, order in orders.items()},
         )
-        rows = {name: order.rows_per_epoch for name, order in orders.items()}
-        self._schedule = MixtureSchedule.of(
-            list(config.sources), config.mixture, rows=rows, num_microbatches=config.num_microbatches
-        )
         self._outlook = Outlook(orders, models)
         self._told_drifted: set[str] = set()
         self._memory = ScalerMemory()
@@ -104,6 +99,7 @@ class Autoscaler:
         """Of the planner that was asked last."""
         self._decisions: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._steps: tuple[float, int] | None = None
+        self._steps_per_s = 0.0
 
     async def run(self) -> None:
         """Look, for ever; a look that fails is told, and the next one comes."""
@@ -126,7 +122,7 @@ class Autoscaler:
         }
 
     async def _look(self) -> None:
-        asked: Wire = await self._run.ask_planner("gauges")
+        asked: Wire = await self._run.ask_planner("gauges", int(self._steps_per_s * self._settings.lookahead_s))
         hosts = {one["host"]: one for one in await self._run.ask_hosts()}
         self._run.note_seats(seats_from_wire(asked["seats"]) if self._memory.sources else {})
         there = {name: one["pid"] for name, one in hosts.items() if name in asked["alive"]}
@@ -136,11 +132,13 @@ class Autoscaler:
             await self._run.ask_planner("drain", list(self._draining))
         self._term = asked["term"]
         now_s = asyncio.get_running_loop().time()
-        ahead = self._ahead(now_s, asked)
+        self._note_pace(now_s, int(asked["next_step"]))
         counters = self._counters(now_s, asked, hosts)
         self._note_costs(counters)
         lookahead_s = self._settings.lookahead_s
-        reading = self._gauges.reading(counters, ahead, lambda name: self._outlook.grows(name, lookahead_s))
+        reading = self._gauges.reading(
+            counters, self._ahead(asked), lambda name: self._outlook.grows(name, lookahead_s)
+        )
         if reading is None or not reading.sources:
             return
         self._memory, decision = decide(self._memory, reading, self._settings)
@@ -192,23 +190,21 @@ class Autoscaler:
                 found[name] = HostReading(budget=budget, memory_bytes=0, state="coming")
         return found
 
-    def _ahead(self, now_s: float, asked: Wire) -> Callable[[str, float], float]:
-        """Return the peak share of each source within the look-ahead, where the schedule goes by steps."""
-        step = int(asked["next_step"])
+    def _note_pace(self, now_s: float, step: int) -> None:
+        """Take how far planning has come: it says how many steps lie within the look-ahead."""
         before, self._steps = self._steps, (now_s, step)
-        if self._config.mixture.clock != "step" or before is None or step <= before[1]:
+        if before is not None:
+            self._steps_per_s = max(0, step - before[1]) / max(1e-6, now_s - before[0])
+
+    def _ahead(self, asked: Wire) -> Callable[[str, float], float]:
+        """Return the peak share of each source within the look-ahead, where shares are known to turn."""
+        turns = asked["shares_ahead"]
+        if all(shares == turns[0] for shares in turns):
             return lambda name, share: share
-        steps_per_s = (step - before[1]) / max(1e-6, now_s - before[0])
-        last = step + int(steps_per_s * self._settings.lookahead_s)
-        turns, turn = [step, last], self._schedule.next_turn(step)
-        while turn is not None and turn < last:
-            turns.append(turn)
-            turn = self._schedule.next_turn(turn)
         samples = {name: one["samples"] for name, one in asked["sources"].items()}
         tokens = {name: count / samples[name] for name, count in asked["tokens"].items() if samples[name]}
         peaks: dict[str, float] = {}
-        for count in turns:
-            shares = dict(zip(self._schedule.names, self._schedule.shares(count), strict=True))
+        for shares in turns:
             for name, share in by_samples(shares, tokens, unit=self._config.mixture.unit).items():
                 peaks[name] = max(peaks.get(name, 0.0), share)
         return lambda name, share: peaks.get(name, share)

@@ -374,8 +374,12 @@ class PlannerActor:
 
         return await self._decide(stats)
 
-    async def gauges(self) -> Wire:
-        """Return what sizes are decided from: totals of each source, and who has how many workers."""
+    async def gauges(self, steps_ahead: int) -> Wire:
+        """Return what sizes are decided from: totals of each source, and who has how many workers.
+
+        Args:
+            steps_ahead: Steps within which it is told how shares turn.
+        """
 
         def look() -> tuple[Wire, list[Command]]:
             coordinator, record = self._coordinator, self._helm.record
@@ -387,6 +391,7 @@ class PlannerActor:
                 "alive": list(coordinator.placement.alive),
                 "seats": seats_to_wire(coordinator.placement.allocation),
                 "tokens": {name: one["tokens"] for name, one in drawn.items()},
+                "shares_ahead": coordinator.shares_ahead(steps_ahead),
                 "sources": {
                     name: {
                         "samples": drawn[name]["samples"],
