@@ -10,6 +10,7 @@ import msgspec
 from msd.config import PipelineConfig, import_dotted
 from msd.config.identity import FEEDBACK
 from msd.config.strategy import strategy_of
+from msd.config.written import image_cut, written_of
 from msd.constructor.constructor import DataConstructor
 from msd.constructor.images import dummy_images
 from msd.coordinator import Coordinator, Placement, StallTerms, Standing
@@ -29,7 +30,6 @@ from msd.loader.processes.chain import placed
 from msd.loader.processes.pool import TransformProcesses
 from msd.loader.processes.recipe import ChainRecipe
 from msd.loader.transforms.chain import AppliesTransforms, TransformChain
-from msd.loader.transforms.config import ImageConfig
 from msd.planner.config import MixtureConfig
 from msd.planner.planner import Planner, Starved
 from msd.planner.settings import PlannerSettings, SourceTerms
@@ -72,7 +72,7 @@ def build_chains(config: PipelineConfig) -> dict[str, TransformChain]:
         ConfigError: If a tokenizer, function or image geometry cannot be used, or sources disagree about images.
     """
     chains = {name: build_chain_of(config, name) for name in config.sources}
-    check_images(chains)
+    check_alike(chains)
     return chains
 
 
@@ -150,6 +150,7 @@ def _recipe(config: PipelineConfig, name: str) -> ChainRecipe:
         seed=config.seed,
         sequence_length=config.longest_sequence,
         overflow=source.overflow,
+        written=written_of(config, name),
     )
 
 
@@ -213,6 +214,7 @@ def build_planner(config: PipelineConfig, orders: Mapping[str, SourceOrder], mes
             max_rate=source.on_error.max_rate,
             raises=source.on_error.policy == "raise",
             overflow=source.overflow,
+            written=written_of(config, name),
         )
         for name, source in config.sources.items()
     )
@@ -257,11 +259,10 @@ def build_strategy(config: PipelineConfig) -> Callable[..., Any]:
 
 def build_constructor(config: PipelineConfig) -> DataConstructor:
     """Return the constructor of a run."""
-    transforms = [transform for source in config.sources.values() for transform in source.transforms]
-    image = next((transform for transform in transforms if isinstance(transform, ImageConfig)), None)
+    cut = image_cut(config)
     return DataConstructor(
         pad_token_id=config.batch.pad_token_id,
-        dummy=None if image is None else dummy_images(patch=image.patch, merge=image.merge),
+        dummy=None if cut is None else dummy_images(patch=cut[0], merge=cut[1]),
     )
 
 
@@ -361,8 +362,18 @@ def _read_share(config: PipelineConfig) -> int:
     return max(1 << 20, PAYLOAD_BYTES // (4 * max(1, len(config.sources))))
 
 
-def check_images(chains: Mapping[str, TransformChain]) -> None:
-    """Raise `ConfigError` unless all sources cut images alike and mark them with one placeholder."""
+def check_alike(chains: Mapping[str, TransformChain]) -> None:
+    """Raise `ConfigError` unless all sources cut images alike and mark them with one placeholder.
+
+    Sources beside one that was packed before must have its tokenizer.
+    """
+    for packed, those in chains.items():
+        for name, these in chains.items() if those.is_packed and those.tokenizers else ():
+            if not set(these.tokenizers) <= set(those.tokenizers):
+                raise ConfigError(
+                    f"sources.{name}: its tokens are of another tokenizer than those of the packed source {packed!r}; "
+                    f"name the tokenizer that {packed!r} was written with, or write that folder again with `msd run`"
+                )
     seen: dict[str, tuple[str, Any]] = {}
     for name, chain in chains.items():
         for what in ("patch", "merge", "image_token"):

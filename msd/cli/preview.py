@@ -99,16 +99,13 @@ def batch_of(config: "Config", tables: "dict[str, BlockTable]", step: int, rank:
 
 def decoder(config: "Config") -> Decode:
     """Return a function from token ids to text; ids themselves where a source names no tokenizer."""
-    from msd.loader.transforms.config import TokenizingStruct
+    from msd.cli.remarks import tokenizers_of
 
     loaded: dict[str, Any] = {}
-    chosen = {
-        name: next((t.tokenizer for t in source.transforms if isinstance(t, TokenizingStruct)), None)
-        for name, source in config.sources.items()
-    }
+    chosen = tokenizers_of(config)
 
     def decode(source: str, ids: list[int]) -> str:
-        path = chosen[source]
+        path = chosen.get(source)
         if path is None:
             return " ".join(map(str, ids))
         if path == "bytes":
@@ -129,10 +126,10 @@ def document_ids(plan: "StepPlan", rank: int, slot: int) -> "list[SampleId]":
 
 def merge_of(config: "Config") -> int:
     """Return the merge of the configuration's images; one run has one."""
-    from msd.loader.transforms.config import ImageConfig
+    from msd.config.written import image_cut
 
-    merges = [t.merge for source in config.sources.values() for t in source.transforms if isinstance(t, ImageConfig)]
-    return merges[0] if merges else 1
+    cut = image_cut(config)
+    return 1 if cut is None else cut[1]
 
 
 def _saved(folder: Path, config: "Config", step: int, rank: int, rows: "list[Microbatch]") -> list[str]:

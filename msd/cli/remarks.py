@@ -16,7 +16,8 @@ def tokenizers_of(config: "Config") -> dict[str, str]:
     """Return the tokenizer of every source that has one."""
     from msd.loader.transforms.config import TokenizingStruct
 
-    return {
+    named = {name: source.packed_tokenizer for name, source in config.sources.items()}
+    return {name: tokenizer for name, tokenizer in named.items() if tokenizer is not None} | {
         name: transform.tokenizer
         for name, source in config.sources.items()
         for transform in source.transforms

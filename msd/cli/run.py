@@ -34,7 +34,8 @@ def run(
 ) -> None:
     """Write samples or packed sequences as Parquet or Arrow; the same command again goes on, or verifies."""
     from msd.errors import ConfigError
-    from msd.runtime.dask.batch.driver import Asked, run_batch
+    from msd.runtime.dask.batch.contents import Asked
+    from msd.runtime.dask.batch.driver import run_batch
 
     if not out:
         raise ConfigError("msd run needs --out DIR: a folder that is empty or not there, or that it was writing to")

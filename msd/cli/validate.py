@@ -12,7 +12,7 @@ from msd.cli import output
 from msd.cli.options import ConfigPath, Json, Overrides, Sets, read_config
 from msd.cli.remarks import is_drawn, mixed_tokenizers, tokenizers_of
 from msd.core.sample import Failure, MetaTable, Outcome, SampleId
-from msd.errors import ConfigError, InputError
+from msd.errors import ConfigError, InputError, SourceError
 
 if TYPE_CHECKING:
     from msd.config import Config
@@ -100,7 +100,7 @@ def _refuse(checks: list[SourceCheck], general: list[str], *, is_told: bool) -> 
 
 def _checked(config: "Config", num_rows: int) -> tuple[list[SourceCheck], list[str]]:
     """Return what is found of every source, and faults that belong to none of them."""
-    from msd.build import build_loaders, build_orders, build_planner, check_images
+    from msd.build import build_loaders, build_orders, build_planner, check_alike
     from msd.loader.transforms.tokenizer import load_tokenizer
 
     checks = {name: SourceCheck(name, config.weights[name]) for name in config.sources}
@@ -108,7 +108,7 @@ def _checked(config: "Config", num_rows: int) -> tuple[list[SourceCheck], list[s
     tables = _tables(config, checks)
     general: list[str] = []
     try:
-        check_images(chains)
+        check_alike(chains)
         if len(tables) == len(checks):
             build_planner(config, build_orders(config, tables))
     except InputError as error:
@@ -152,6 +152,9 @@ def _chains(config: "Config", checks: dict[str, SourceCheck]) -> "dict[str, Tran
             chains[name] = build_chain_of(config, name)
         except ConfigError as error:
             checks[name].blame(str(error))
+        except SourceError:
+            # What lies in a folder is told by whoever lists its files, too.
+            continue
     return chains
 
 

@@ -38,6 +38,7 @@ def which(
     """
     from msd.build import build_loaders, build_orders, build_planner
     from msd.cli.indexing import indexed
+    from msd.runtime.origins import with_origins
     from msd.runtime.record import of_rank, provenance
 
     config = read_config(config_path, overrides, sets)
@@ -55,16 +56,19 @@ def which(
     finally:
         for loader in loaders.values():
             loader.close()
-    entries = of_rank(provenance(plan, orders), rank)
+    entries = with_origins(config, orders, of_rank(provenance(plan, orders), rank))
     if as_json:
         output.print_json({"step": step, "documents": entries})
         return
+    packed_before = any("origin" in entry for entry in entries)
+    columns = ("sample", "file", "row", "epoch", "tokens", "ranks", "microbatch", "offset")
+    caption = "tokens: of the row, from-to if it was cut; offset: of the document in the microbatch's row"
     output.print_table(
         f"step {step}" + ("" if rank is None else f" · rank {rank}") + f" · {len(entries)} documents",
-        ("sample", "file", "row", "epoch", "tokens", "ranks", "microbatch", "offset"),
-        [_row(entry) for entry in entries],
-        text_columns=2,
-        caption="tokens: of the row, from-to if it was cut; offset: of the document in the microbatch's row",
+        ("sample", "was", *columns[1:]) if packed_before else columns,
+        [_row(entry, packed_before=packed_before) for entry in entries],
+        text_columns=3 if packed_before else 2,
+        caption=f"was: when it was packed, [from its first token on; {caption}" if packed_before else caption,
     )
     for remark in plan.notes:
         output.note(remark)
@@ -110,12 +114,22 @@ def _planned(planner: "Planner", loaders: Any, step: int, on_step: Any) -> "Step
     raise ConfigError(f"there is no step {step}: the run ends {last} ({why}); name an earlier --step")
 
 
-def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+def _was(entry: dict[str, Any]) -> str:
+    """Return which sample a document of a packed sequence was."""
+    origin = entry.get("origin")
+    if origin is None:
+        return "-"
+    first = f"[{origin['first_token']}:" if origin["first_token"] else ""
+    return f"{origin['source']}:{origin['ordinal']}.{origin['part']}{first}"
+
+
+def _row(entry: dict[str, Any], *, packed_before: bool) -> tuple[str, ...]:
     ranks = entry["ranks"]
     some = ",".join(map(str, ranks[:4])) + (f" +{len(ranks) - 4}" if len(ranks) > 4 else "")
     start, length = entry["start"], entry["length"]
     return (
         f"{entry['source']}:{entry['ordinal']}.{entry['part']}",
+        *((_was(entry),) if packed_before else ()),
         entry["shard"],
         str(entry["row"]),
         str(entry["epoch"]),

@@ -12,6 +12,7 @@ from msd.config.pipeline import NO_SOURCES, PipelineConfig
 from msd.core.checks import own_path, working_directory
 from msd.core.dotted import look_in
 from msd.errors import ConfigError, told
+from msd.sources.config import PACKED
 
 _MAX_VALUES = 1_000_000
 """Of a YAML configuration, with every alias written out."""
@@ -183,12 +184,19 @@ def _resolve_paths(raw: dict[str, Any], base: Path) -> None:
         if not isinstance(source, dict):
             continue
         _resolve(source, "path", base)
+        if source.get("format") == PACKED and isinstance(source.get("options"), dict):
+            _resolve_tokenizer(source["options"], base)
         transforms = source.get("transforms")
         for transform in transforms if isinstance(transforms, list) else []:
-            if isinstance(transform, dict) and transform.get("tokenizer") != "bytes":
-                _resolve(transform, "tokenizer", base)
+            if isinstance(transform, dict):
+                _resolve_tokenizer(transform, base)
         if isinstance(source.get("on_error"), dict):
             _resolve(source["on_error"], "quarantine", base)
+
+
+def _resolve_tokenizer(values: dict[str, Any], base: Path) -> None:
+    if values.get("tokenizer") != "bytes":
+        _resolve(values, "tokenizer", base)
 
 
 def _resolve(values: dict[str, Any], key: str, base: Path) -> None:

@@ -325,8 +325,8 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
         if "backbone" not in self.cost:
             raise ConfigError("cost needs an entry backbone, for instance cost: {backbone: {kind: tokens}}")
         for name, source in self.sources.items():
-            for transform in source.transforms:
-                tokenizer = transform.tokenizer if isinstance(transform, TokenizingStruct) else "bytes"
+            named = [one.tokenizer for one in source.transforms if isinstance(one, TokenizingStruct)]
+            for tokenizer in [*named, source.packed_tokenizer or "bytes"]:
                 if tokenizer != "bytes" and not os.path.isfile(tokenizer):
                     raise ConfigError(
                         f"sources.{name}: tokenizer {tokenizer!r} is not a file; give the path of a "

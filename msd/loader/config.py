@@ -8,7 +8,7 @@ from msd.core.checks import check_range, own_path
 from msd.core.config import ConfigStruct
 from msd.errors import ConfigError
 from msd.loader.transforms.config import TransformConfig
-from msd.sources.config import ReaderConfig
+from msd.sources.config import PACKED, ReaderConfig
 
 
 class OnErrorConfig(ConfigStruct, frozen=True, kw_only=True):
@@ -53,3 +53,11 @@ class SourceConfig(ReaderConfig, frozen=True, kw_only=True):
     """What is done with a sample longer than a sequence; counted."""
     on_error: OnErrorConfig = OnErrorConfig()
     on_stall: OnStallConfig = OnStallConfig()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.format == PACKED and self.transforms:
+            raise ConfigError(
+                "format packed has whole sequences, made of samples already; leave transforms out, or write the folder "
+                "again with other ones"
+            )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import cycle
 
 from msd.planner.fitting import fitted
-from msd.planner.piece import Piece
+from msd.planner.piece import Piece, documents_of
 from msd.planner.primitives.pack import Pack, Packer, begin
 from msd.planner.settings import SourceTerms
 
@@ -15,7 +15,7 @@ def repeat_tail(packer: Packer, pieces: Sequence[Piece]) -> int:
         if not packer.num_empty:
             break
         packer.offer(piece)
-    return sum(len(sequence) for sequence in packer.sequences) - len(pieces)
+    return sum(len(documents_of(sequence)) for sequence in packer.sequences) - len(documents_of(pieces))
 
 
 def has_step(pack: Pack, carried: Sequence[Piece], terms_S: Sequence[SourceTerms], last: str) -> bool:
@@ -26,8 +26,9 @@ def has_step(pack: Pack, carried: Sequence[Piece], terms_S: Sequence[SourceTerms
 
 def undelivered_note(pieces: Sequence[Piece]) -> str:
     """Return the line that counts what `last: drop` leaves out."""
-    num_tokens = sum(piece.length for piece in pieces)
+    documents = documents_of(pieces)
+    num_tokens = sum(document.length for document in documents)
     return (
-        f"{len(pieces)} documents of {num_tokens} tokens stay undelivered because the last step is incomplete; "
+        f"{len(documents)} documents of {num_tokens} tokens stay undelivered because the last step is incomplete; "
         "batch.last: pad delivers them"
     )

@@ -11,7 +11,7 @@ from msd.planner.edits import Reweighted
 from msd.planner.fitting import fitted
 from msd.planner.intake import SourceIntake
 from msd.planner.mixture.mixer import Mixer
-from msd.planner.piece import Piece
+from msd.planner.piece import Piece, documents_of
 from msd.planner.primitives.pack import Pack, Packer, begin
 
 
@@ -177,8 +177,9 @@ class Filling:
             self.notes.append(f"the data ended after {self._num_dropped} of the steps that were to be skipped")
             self.is_over = True
             return
-        self._documents += len(pieces)
-        self._tokens += sum(piece.length for piece in pieces)
+        documents = documents_of(pieces)
+        self._documents += len(documents)
+        self._tokens += sum(document.length for document in documents)
         self._num_dropped += 1
         self._num_left -= 1
         if not self._num_left:

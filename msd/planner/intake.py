@@ -4,7 +4,7 @@
 
 from collections import Counter, deque
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import groupby, repeat
 from typing import Any
 
 import numpy as np
@@ -124,8 +124,9 @@ class SourceIntake:
                 if drawn is None:
                     self._losses.left_out(ordinal)
             if drawn is not None:
-                self.num_tokens += drawn.length
-                self.num_samples += drawn.start == 0
+                for document in drawn.documents:
+                    self.num_tokens += document.length
+                    self.num_samples += document.start == 0
                 return drawn
         self._pass_rows(self._observed_end)
         # After a resume inside a row nothing is observed yet, and the part must stay.
@@ -221,7 +222,13 @@ class SourceIntake:
         runs = _runs(table, run_end_S)[first:] if self._keep_runs else repeat(())
         images = _image_patches(table)[first:] if self._keep_images else repeat(())
         ordinals, parts, *rest = columns
-        self._queue.extend(map(Piece, repeat(self.index), ordinals, parts, repeat(0), *rest, runs, images))
+        pieces = map(Piece, repeat(self.index), ordinals, parts, repeat(0), *rest, runs, images)
+        written = self.terms.written
+        if written is None:
+            self._queue.extend(pieces)
+        else:
+            rows = groupby(pieces, key=lambda piece: piece.ordinal)
+            self._queue.extend(Piece.whole(list(held), written.sequence_length) for _, held in rows)
         if start and self._queue:
             self._queue[0] = self._cut_off(self._queue[0], start)
         odd_R = np.flatnonzero((num_parts_R == 0) | np.isin(table.outcome_R, BAD))

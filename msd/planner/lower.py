@@ -1,9 +1,9 @@
 """From what a step holds to where everything goes: sequences of pieces in, a `StepPlan` out."""
 
-# D = documents of the step. S = sequences. B = buckets. M = slots.
+# D = documents of the step. U = units that a layout moves, see `wholes`. S = sequences. B = buckets. M = slots.
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from msd.core.mesh import Mesh
 from msd.core.plan import PlanReport, StepPlan
 from msd.core.slices import SliceMethod
 from msd.core.state import StateDict
+from msd.core.written import Written
 from msd.errors import InputError
 from msd.planner.dgraph import Strategy
 from msd.planner.floors import capped_imbalance_floor, excess, imbalance_floor, lockstep_floor
@@ -27,6 +28,7 @@ from msd.planner.primitives.layout import Grid, Layout, Limit, packed_layout
 from msd.planner.primitives.objective import pipeline_time
 from msd.planner.primitives.pack import Limits
 from msd.planner.settings import PlannerSettings
+from msd.planner.wholes import Units
 
 _MAX_ROW_TOKENS = (1 << 31) - 1
 """Offsets in a row are int32."""
@@ -44,16 +46,23 @@ class Membership:
     num_repeated: int = 0
     """Documents that `last: repeat_tail` placed once more; the last ones of their sequences."""
     is_last: bool = False
+    written: Mapping[int, tuple[Written, int]] = field(default_factory=dict)
+    """Of sources whose rows were packed before, by index: what they were packed with, and rows of an epoch."""
     columns: Int64Array = field(init=False)
-    """[D, 9]: the first fields of each `Piece`, sequence after sequence."""
+    """[D, 9]: the first fields of the `Piece` of each document, sequence after sequence."""
 
     def __post_init__(self) -> None:
-        fields = itertools.chain.from_iterable(piece[:9] for sequence in self.sequences for piece in sequence)
+        fields = itertools.chain.from_iterable(piece[:9] for piece in self._documents)
         object.__setattr__(self, "columns", np.fromiter(fields, dtype=np.int64).reshape(-1, 9))
+
+    @property
+    def _documents(self) -> Iterator[Piece]:
+        pieces = itertools.chain.from_iterable(self.sequences)
+        return itertools.chain.from_iterable(piece.documents for piece in pieces) if self.written else pieces
 
     def images(self, cost: Cost) -> Images:
         """Return the images of the step, one by one, each with what it costs."""
-        sizes = [piece.patches_of_images for sequence in self.sequences for piece in sequence]
+        sizes = [piece.patches_of_images for piece in self._documents]
         num_patches_I = np.array([patches for held in sizes for patches in held], dtype=np.int64)
         return Images(
             document_I=np.repeat(np.arange(len(sizes)), [len(held) for held in sizes]),
@@ -97,32 +106,27 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
         sequences_per_row=len(membership.sequences) // (len(place.consumers_B) * place.num_microbatches),
         sequence_length=pack.sequence_length,
         num_stages=place.mesh.size("pp"),
-        limits=_limits(pack.limits, membership.columns),
     )
     _check_row(membership.step, grid)
-    ends = np.cumsum([len(sequence) for sequence in membership.sequences]).tolist()
-    sequences = [list(range(end - len(s), end)) for s, end in zip(membership.sequences, ends, strict=True)]
-    columns = membership.columns
+    units = Units(membership.sequences, may_be_whole=bool(membership.written))
+    sequences, columns = units.numbered(), membership.columns
     length_D, num_patches_D = columns[:, 4], columns[:, 8]
     padded_D = -(-length_D // pack.document_multiple) * pack.document_multiple
     images = None if strategy.encode is None else membership.images(strategy.cost_of("encoder"))
     cost_by_module = {op.module: op.of(length_D, num_patches_D) for op in strategy.costs}
     if images is not None:
         cost_by_module["encoder"] = images.cost_D(len(columns))
-    packed = packed_layout(sequences, grid)
-    op = strategy.balance or Balance("none")
-    counted = [cost_D for module, cost_D in cost_by_module.items() if not op.modules or module in op.modules]
-    cost_DK, share_K = scaled(counted)
     total_D = _summed(cost_by_module, len(columns))
-    together_D = columns[:, 7] > 0 if "image" in strategy.align else None
-    how: dict[str, Any] = {"cuts": pack.cuts, "together_D": together_D}
-    if strategy.gather is None:
-        layout = balance(sequences, cost_DK, share_K, padded_D, grid, op, **how)
-    else:
-        long_D = length_D >= strategy.gather.min_tokens
-        layout = balance_gathered(sequences, cost_DK, share_K, padded_D, grid, op, long_D, **how)
-    order, bucket_D, slot_D, offset_D = _placed(layout, padded_D, grid)
-    columns = columns[order]
+    cost_of_units = {module: units.summed(cost_D) for module, cost_D in cost_by_module.items()}
+    extent_U = units.extents(padded_D, grid.sequence_length)
+    grid = replace(grid, limits=_limits(pack.limits, columns, units))
+    packed = packed_layout(sequences, grid)
+    layout = units.as_written(grid, membership.written)
+    if layout is None:
+        layout = _balanced(sequences, strategy, cost_of_units, extent_U, grid, units, columns, cuts=pack.cuts)
+    order_U, *columns_U = _placed(layout, extent_U, grid)
+    order, (bucket_D, slot_D, offset_D), within_D = units.documents(order_U, columns_U, padded_D)
+    columns, offset_D = columns[order], offset_D + within_D
     plan = StepPlan(
         step=membership.step,
         mesh=place.mesh,
@@ -157,7 +161,9 @@ def lower(membership: Membership, strategy: Strategy, place: Place) -> StepPlan:
         else np.zeros((0, 0), dtype=np.bool_),
         global_num_valid_tokens=int(columns[:, 5].sum()),
         progress=membership.progress,
-        report=_report(membership, strategy, place, grid, columns, cost_by_module, padded_D, packed, layout),
+        report=_report(
+            membership, strategy, place, grid, columns, cost_of_units, extent_U, packed, layout, units.summed(padded_D)
+        ),
         notes=membership.notes,
         is_last=membership.is_last,
         annotations={"num_repeated": membership.num_repeated} if membership.num_repeated else {},
@@ -177,14 +183,37 @@ def _encoded(plan: StepPlan, strategy: Strategy, images: Images) -> StepPlan:
     return replace(plan, encoder=encoder, report=replace(plan.report, encoder=report, predicted_step_s=seconds))
 
 
-def _limits(limits: Limits, columns: Int64Array) -> tuple[Limit, ...]:
+def _balanced(
+    sequences: list[list[int]],
+    strategy: Strategy,
+    cost_of_units: dict[str, Float64Array],
+    extent_U: Int64Array,
+    grid: Grid,
+    units: Units,
+    columns: Int64Array,
+    *,
+    cuts: bool,
+) -> Layout:
+    """Return the layout that evens out what a strategy asks for."""
+    op = strategy.balance or Balance("none")
+    counted = [cost_U for module, cost_U in cost_of_units.items() if not op.modules or module in op.modules]
+    cost_UK, share_K = scaled(counted)
+    together_U = units.any(columns[:, 7] > 0) if "image" in strategy.align else None
+    how: dict[str, Any] = {"cuts": cuts, "together_D": together_U}
+    if strategy.gather is None:
+        return balance(sequences, cost_UK, share_K, extent_U, grid, op, **how)
+    long_U = units.any(columns[:, 4] >= strategy.gather.min_tokens)
+    return balance_gathered(sequences, cost_UK, share_K, extent_U, grid, op, long_U, **how)
+
+
+def _limits(limits: Limits, columns: Int64Array, units: Units) -> tuple[Limit, ...]:
     loads_D = limits.loads_D(
         length_D=columns[:, 4],
         num_image_tokens_D=columns[:, 6],
         num_images_D=columns[:, 7],
         num_patches_D=columns[:, 8],
     )
-    return tuple(Limit(load_D, cap) for load_D, cap in zip(loads_D, limits.caps, strict=True))
+    return tuple(Limit(units.summed(load_D), cap) for load_D, cap in zip(loads_D, limits.caps, strict=True))
 
 
 def _check_row(step: int, grid: Grid) -> None:
@@ -223,7 +252,9 @@ def _report(
     padded_D: Int64Array,
     packed: Layout,
     layout: Layout,
+    held_U: Int64Array,
 ) -> PlanReport:
+    """Return how good a layout is; costs and extents are those of units, `held_U` is what they hold."""
     of_rows = {m: cost_D for m, cost_D in cost_by_module.items() if strategy.encode is None or m != "encoder"}
     total_D = _summed(of_rows, len(padded_D))
     row_tokens = grid.sequences_per_row * grid.sequence_length
@@ -253,7 +284,7 @@ def _report(
         ),
         packed_imbalance=excess(packed_MB.sum(axis=0, keepdims=True)),
         packed_lockstep=excess(packed_MB),
-        max_row_tokens=int(layout.total_MB(padded_D.astype(np.float64)).max()),
+        max_row_tokens=int(layout.total_MB(held_U.astype(np.float64)).max()),
         tokens_by_source={name: int(tokens_by_source[i]) for i, name in enumerate(names) if tokens_by_source[i]},
         samples_by_source={name: int(samples_by_source[i]) for i, name in enumerate(names) if tokens_by_source[i]},
         step_flops=float(_summed(cost_by_module, len(padded_D)).sum()) if _all_flops(strategy) else None,

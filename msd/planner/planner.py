@@ -68,6 +68,11 @@ class Planner:
         """Why the run ended and what stayed undelivered, once `plan` has returned None."""
         self._terms = tuple(sorted(settings.sources, key=lambda terms: terms.name))
         self._names = tuple(terms.name for terms in self._terms)
+        self._written = {
+            index: (terms.written, terms.rows_per_epoch)
+            for index, terms in enumerate(self._terms)
+            if terms.written is not None
+        }
         self._place = Place.of(settings, self.strategy)
         self._geometry = geometry_of(settings, self.strategy)
         self._error: MsdError | None = None
@@ -367,6 +372,7 @@ class Planner:
             notes=tuple(filling.notes),
             num_repeated=num_repeated,
             is_last=is_last,
+            written=self._written,
         )
         try:
             plan = lower(membership, self.strategy, self._place)

@@ -15,7 +15,7 @@ from msd.planner.mixture.mixer import Mixer
 from msd.planner.mixture.schedule import MixtureSchedule
 from msd.planner.piece import Piece
 from msd.planner.primitives.pack import Pack
-from msd.planner.saved import SavedProgress, damaged
+from msd.planner.saved import SavedPiece, SavedProgress, damaged
 from msd.planner.settings import PlannerSettings
 from msd.planner.strategy import configured_schedule
 
@@ -186,8 +186,9 @@ def _pieces_to_state(pieces: Iterable[Piece], names: Sequence[str], *, with_age:
 
 def _piece_to_state(piece: Piece, source: str) -> dict[str, Any]:
     values = {**piece._asdict(), "source": source, "runs": [list(run) for run in piece.runs]}
-    patches = values.pop("image_patches")
-    return values | ({"image_patches": list(patches)} if patches else {})
+    patches, inner = values.pop("image_patches"), values.pop("inner")
+    values |= {"image_patches": list(patches)} if patches else {}
+    return values | ({"inner": [list(document[4:9]) for document in inner]} if inner else {})
 
 
 def carried(
@@ -216,14 +217,27 @@ def carried(
                 "their rows tells no size of each; resume with that strategy, and save again once such samples wait "
                 "no more"
             )
-    return tuple(
-        Piece(
-            names.index(piece.source), piece.ordinal, piece.part, piece.start, piece.length, piece.num_valid,
-            piece.num_image_tokens, piece.num_images, piece.num_patches, tuple(piece.runs), tuple(piece.image_patches),
-            piece.drawn,
+    return tuple(_piece_of(piece, names.index(piece.source)) for piece in saved.carry)
+
+
+def _piece_of(saved: SavedPiece, source: int) -> Piece:
+    patches = tuple(saved.image_patches)
+    if not saved.inner:
+        return Piece(
+            source, saved.ordinal, saved.part, saved.start, saved.length, saved.num_valid, saved.num_image_tokens,
+            saved.num_images, saved.num_patches, tuple(saved.runs), patches, saved.drawn,
+        )  # fmt: skip
+    documents, before = [], 0
+    for part, (length, num_valid, num_image_tokens, num_images, num_patches) in enumerate(saved.inner):
+        end = before + num_images
+        told = patches[before:end] if num_images > 1 else ()
+        documents.append(
+            Piece(
+                source, saved.ordinal, part, 0, length, num_valid, num_image_tokens, num_images, num_patches, (), told
+            )
         )
-        for piece in saved.carry
-    )  # fmt: skip
+        before = end
+    return Piece.whole(documents, saved.length)._replace(drawn=saved.drawn)
 
 
 def first_needed(progress: StateDict) -> dict[str, int]:

@@ -49,6 +49,8 @@ class SavedPiece(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     runs: list[tuple[Length, Length]]
     image_patches: list[Length] = []
     drawn: Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)] = 0
+    inner: list[Annotated[list[Length], msgspec.Meta(min_length=5, max_length=5)]] = []
+    """Of a row that was packed before, by document: length, labels, image tokens, images, patches."""
 
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e308, le=1e308)]
@@ -147,6 +149,7 @@ def _check_piece(piece: SavedPiece, sources: Mapping[str, SavedSource]) -> None:
         "num_image_tokens": piece.num_image_tokens if piece.num_image_tokens > piece.length else None,
         "runs": piece.runs if flat != sorted(flat) else None,
         "image_patches": piece.image_patches if piece.image_patches and not _is_whole(piece) else None,
+        "inner": piece.inner if piece.inner and not _holds(piece) else None,
     }
     _refuse("carry", impossible)
 
@@ -181,6 +184,14 @@ def _check_edits(saved: SavedProgress) -> None:
 def _is_whole(piece: SavedPiece) -> bool:
     """Return whether the patches of a sample's images are those of the sample."""
     return len(piece.image_patches) == piece.num_images > 1 and sum(piece.image_patches) == piece.num_patches
+
+
+def _holds(piece: SavedPiece) -> bool:
+    """Return whether a packed row can have the documents that it is said to have."""
+    num_tokens, *others = map(sum, zip(*piece.inner, strict=True))
+    held = [piece.num_valid, piece.num_image_tokens, piece.num_images, piece.num_patches]
+    images = len(piece.image_patches)
+    return num_tokens <= piece.length and others == held and images in (0, piece.num_images) and piece.start == 0
 
 
 def _refuse(where: str, impossible: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from msd.core.cost import CostFunction
 from msd.core.mesh import Mesh
 from msd.core.stages import Stages
+from msd.core.written import Written
 from msd.planner.config import BalanceConfig, BatchConfig, EncoderConfig, MixtureConfig
 
 
@@ -26,6 +27,8 @@ class SourceTerms:
     """The first failed row stops the run."""
     overflow: Literal["split", "truncate", "drop"] = "split"
     """What becomes of a sample that is longer than the sequences of its step."""
+    written: Written | None = None
+    """Of a source whose rows were packed before, each a whole sequence: what they were packed with."""
 
     @property
     def lack(self) -> str:

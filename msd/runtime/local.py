@@ -36,6 +36,7 @@ from msd.runtime.base import check_supported, shown, step_number, too_late
 from msd.runtime.edits import TakesEdits
 from msd.runtime.failures import FailureNotes
 from msd.runtime.keeping import RunKeeper, needed
+from msd.runtime.origins import with_origins
 from msd.runtime.record import RunRecord, of_rank, provenance
 from msd.runtime.state import progress_of, run_state
 from msd.sources.index import IndexProgress
@@ -235,7 +236,8 @@ class LocalEngine(TakesEdits):
             self._check_open()
             if rank is not None:
                 self.mesh.check_rank(rank)
-            return of_rank(provenance(self._asked(step), self.orders), rank)
+            told = of_rank(provenance(self._asked(step), self.orders), rank)
+        return with_origins(self.config, self.orders, told)
 
     def plan(self, step: int) -> StepPlan | None:
         """Return the plan of a step of this generation, or None after the end."""

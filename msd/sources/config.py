@@ -8,7 +8,11 @@ from msd.core.checks import check_range, own_path
 from msd.core.config import ConfigStruct, parse_bytes
 from msd.errors import ConfigError
 
-FORMATS = ("auto", "parquet", "jsonl", "webdataset", "arrow", "hf", "text", "memory", "class")
+PACKED = "packed"
+"""The folder of a `msd run`: rows are whole sequences."""
+TOKENIZER = "tokenizer"
+"""Option of packed sequences."""
+FORMATS = ("auto", "parquet", "jsonl", "webdataset", "arrow", "hf", "text", "packed", "memory", "class")
 
 
 class ShuffleConfig(ConfigStruct, frozen=True, kw_only=True):
@@ -31,7 +35,8 @@ class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
     """A named origin of rows."""
 
     format: str = "auto"
-    """parquet, jsonl, webdataset, arrow, hf, text, memory, class, or `package.module:Class`; auto looks at names."""
+    """parquet, jsonl, webdataset, arrow, hf, text, packed, memory, class, or `package.module:Class`; auto looks at
+    names."""
     path: str | list[str] | None = None
     """Glob, directory, file, or a list of them; local or any fsspec URL."""
     storage_options: dict[str, Any] = {}
@@ -43,13 +48,13 @@ class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
     cls: Any = None
     """With `format: class`: the class or factory, or its dotted path `package.module:Class`."""
     options: dict[str, Any] = {}
-    """Keyword arguments of that class."""
+    """Keyword arguments of that class. With `format: packed`: `{tokenizer: PATH}`, which must be that of the folder."""
     rows: Any = None
     """With `format: memory`: a list of dictionaries, DataFrame, Arrow table, Hugging Face dataset. From Python only."""
     split: tuple[float, float] = (0.0, 1.0)
     """The part of the rows, by hash, that this source gives; [0.95, 1.0] holds out the last twentieth."""
     shuffle: ShuffleConfig | bool = ShuffleConfig()
-    """False keeps file order."""
+    """False keeps file order, which is the default of packed sequences; true shuffles them, too."""
     max_epochs: float | None = None
     """Passes over the source, fractions allowed; null goes on for ever."""
     on_exhausted: Literal["repeat", "stop", "drop", "error"] | None = None
@@ -85,10 +90,33 @@ class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
             raise ConfigError("format class needs cls: a class or factory, or its dotted path package.module:Class")
         if self.format not in ("memory", "class") and ":" not in self.format and self.path is None:
             raise ConfigError(f"format {self.format} needs a path: a file, glob, directory or URL")
+        if self.format == PACKED:
+            self._check_packed()
         if self.path is not None:
             paths = [self.path] if isinstance(self.path, str) else self.path
             own = [own_path(path, name="path") for path in paths]
             msgspec.structs.force_setattr(self, "path", own[0] if isinstance(self.path, str) else own)
+
+    def _check_packed(self) -> None:
+        if not isinstance(self.path, str):
+            raise ConfigError(
+                "format packed reads one folder that `msd run` wrote; make a source of each folder, with its path"
+            )
+        if self.columns is not None or self.engine != "pyarrow":
+            raise ConfigError("format packed reads the columns that `msd run` wrote; leave columns and engine out")
+        unknown = sorted(set(self.options) - {TOKENIZER})
+        if unknown:
+            raise ConfigError(f"format packed has no option {unknown[0]!r}; the only one is {TOKENIZER}")
+        if self.packed_tokenizer not in (None, "bytes"):
+            own = own_path(str(self.options[TOKENIZER]), name=f"options.{TOKENIZER}")
+            msgspec.structs.force_setattr(self, "options", {TOKENIZER: own})
+        if self.shuffle == ShuffleConfig():
+            msgspec.structs.force_setattr(self, "shuffle", False)
+
+    @property
+    def packed_tokenizer(self) -> str | None:
+        """With `format: packed`: the tokenizer that the sequences are said to be of, if one is named."""
+        return self.options.get(TOKENIZER) if self.format == PACKED else None
 
     @property
     def block_bytes(self) -> int:

@@ -32,6 +32,8 @@ class ShardFile(NamedTuple):
     nbytes: int
     version: str
     """Changes when the file changes: size and modification time, or the etag of an object store."""
+    sha256: str = ""
+    """What its content must have, where that is known: it is read whole when it is indexed."""
 
 
 class Opener:

@@ -82,11 +82,13 @@ def _index_file(file: ShardFile, chosen: str, config: ReaderConfig, cache: Index
     # The index of a text file is its size: looking it up would cost as much as knowing it.
     if chosen == "text":
         return index_shard(file, config, Opener(config.storage_options)), False
-    known = cache.load(file, chosen, config.block_bytes)
+    # What was read whole once, and was what it must be, is so while it does not change.
+    kept_as = f"{chosen} {file.sha256}" if file.sha256 else chosen
+    known = cache.load(file, kept_as, config.block_bytes)
     if known is not None:
         return known, True
     index = index_shard(file, config, Opener(config.storage_options))
-    cache.store(file, chosen, config.block_bytes, index)
+    cache.store(file, kept_as, config.block_bytes, index)
     return index, False
 
 

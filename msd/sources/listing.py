@@ -7,10 +7,11 @@ import msgspec
 
 from msd.core.index import BlockTable
 from msd.errors import SourceError
-from msd.sources.config import ReaderConfig
+from msd.sources.config import PACKED, ReaderConfig
 from msd.sources.discover import EXTENSIONS, HF_MARKS, counted, discover, shown
 from msd.sources.files import Opener, ShardFile, is_local, reading
 from msd.sources.found import Found
+from msd.sources.packed import packed_shards
 
 _LOG = logging.getLogger(__name__)
 _NAMED_ONLY = {
@@ -47,6 +48,8 @@ def find_shards(name: str, config: ReaderConfig) -> tuple[str, list[ShardFile]]:
     dead = [file for file in reached if not file.version]
     if chosen == "hf":
         return chosen, _hf_shards(name, config, _with_names(name, found))
+    if chosen == PACKED:
+        return chosen, packed_shards(name, config, _with_names(name, found))
     taken = [file for file in found if file.is_named or file.inside.lower().endswith(EXTENSIONS[chosen])]
     dead = [file for file in dead if file.is_named or file.inside.lower().endswith(EXTENSIONS[chosen])]
     if dead and taken:

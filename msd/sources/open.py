@@ -2,7 +2,7 @@
 
 from msd.core.index import BlockTable
 from msd.sources.base import BlockReader
-from msd.sources.config import ReaderConfig
+from msd.sources.config import PACKED, ReaderConfig
 from msd.sources.files import Opener
 from msd.sources.listing import format_of_index, resolve_format
 from msd.sources.shard import IndexShard, MakeReader
@@ -51,6 +51,10 @@ def shard_format(chosen: str) -> tuple[IndexShard, MakeReader]:
         from msd.sources import arrow
 
         return arrow.index_shard, arrow.make_reader
+    if chosen == PACKED:
+        from msd.sources import packed
+
+        return packed.index_shard, packed.make_reader
     if chosen == "text":
         from msd.sources import text
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import cloudpickle
 
+from msd.core.written import Written
 from msd.errors import ConfigError, told
 from msd.loader.transforms.chain import TransformChain, build_chain
 from msd.loader.transforms.config import TransformConfig
@@ -20,6 +21,7 @@ class ChainRecipe:
     seed: int
     sequence_length: int
     overflow: Overflow
+    written: Written | None = None
 
     def build(self) -> TransformChain:
         """Return the chain.
@@ -33,6 +35,7 @@ class ChainRecipe:
             seed=self.seed,
             sequence_length=self.sequence_length,
             overflow=self.overflow,
+            written=self.written,
         )
 
     def packed(self) -> bytes:

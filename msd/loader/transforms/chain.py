@@ -6,6 +6,7 @@ from typing import Any, Protocol, get_args
 
 from msd.core.sample import Outcome, RawSample, Sample
 from msd.core.text import text_of
+from msd.core.written import Written
 from msd.errors import ConfigError, SourceError
 from msd.loader.poison.slots import WHOLE
 from msd.loader.transforms.base import At, Fields, Place, Step, reason_of
@@ -27,6 +28,7 @@ from msd.loader.transforms.resolve import image_token_of, only_geometry, only_to
 from msd.loader.transforms.shape import ChunkStep, FilterStep, SelectStep
 from msd.loader.transforms.text import TokenizeStep, TokensStep
 from msd.loader.transforms.tokenizer import Tokenizer, load_tokenizer
+from msd.loader.transforms.unpack import UnpackStep
 from msd.sources.base import BadRow
 
 
@@ -72,8 +74,10 @@ class TransformChain:
         *,
         tokenizer: Tokenizer | None = None,
         eos_id: int | None = None,
+        tokenizers: tuple[str, ...] = (),
         patch: int | None = None,
         merge: int | None = None,
+        is_packed: bool = False,
     ) -> None:
         """Compose a chain; `build_chain` makes one from a configuration."""
         self.source = source
@@ -85,6 +89,10 @@ class TransformChain:
         """Pixels of a patch's side, or None if the source has no images."""
         self.merge = merge
         """One placeholder stands for merge * merge patches."""
+        self.tokenizers = tokenizers if tokenizer is None else (tokenizer.digest,)
+        """Digests of what makes its ids, or made them; none if they come with the rows."""
+        self.is_packed = is_packed
+        """Whether it takes rows apart that were packed before."""
         self._steps = tuple(steps)
         self._finish = finish
         self._tokenizer = tokenizer
@@ -155,6 +163,7 @@ def build_chain(
     seed: int,
     sequence_length: int,
     overflow: Overflow,
+    written: Written | None = None,
 ) -> TransformChain:
     """Return the chain of a source, with tokenizers loaded and functions found.
 
@@ -164,12 +173,15 @@ def build_chain(
         seed: Seed of the run, for transforms that draw.
         sequence_length: Tokens of a sequence: no sample is longer.
         overflow: What is done with one that would be: split, truncate or drop.
+        written: What its rows were packed with, if they are whole sequences; they are taken apart then.
 
     Raises:
         ConfigError: If a transform cannot be used; names the source and the transform.
     """
     if overflow not in get_args(Overflow):
         raise ConfigError(f"sources.{source}.overflow must be split, truncate or drop, got {overflow!r}")
+    if written is not None:
+        return _unpacking(source, written, sequence_length)
     steps: list[Step] = []
     for number, config in enumerate(transforms):
         try:
@@ -199,6 +211,27 @@ def build_chain(
         eos_id=next((step.eos_id for step in reversed(tokenizing) if step.eos_id is not None), None),
         patch=None if image is None else image.patch,
         merge=None if image is None else image.merge,
+    )
+
+
+def _unpacking(source: str, written: Written, sequence_length: int) -> TransformChain:
+    """Return the chain of a source whose rows were packed before."""
+    images = written.images
+    finish = Finish(
+        source=source,
+        sequence_length=sequence_length,
+        overflow="split",
+        image_token=None if images is None else images.image_token,
+        merge=1 if images is None else images.merge,
+    )
+    return TransformChain(
+        source,
+        [UnpackStep(written)],
+        finish,
+        tokenizers=written.tokenizers,
+        patch=None if images is None else images.patch,
+        merge=None if images is None else images.merge,
+        is_packed=True,
     )
 
 

@@ -132,7 +132,7 @@ class Mixer:
 
     def take(self, source: int, piece: Piece) -> None:
         """Record that a sample was drawn from a source."""
-        self.credits.take(source, self._units(piece))
+        self.credits.take(source, sum(map(self._units, piece.inner)) if piece.inner else self._units(piece))
         if self._within is not None and self._within.add((piece,)):
             self.credits.set_shares(self.shares)
 

@@ -36,6 +36,7 @@ from msd.runtime.dask.scalable import ScalableCluster
 from msd.runtime.dask.supervisor import Supervisor
 from msd.runtime.dask.travel import check_travels
 from msd.runtime.edits import TakesEdits
+from msd.runtime.origins import with_origins
 from msd.runtime.record import of_rank
 from msd.runtime.state import progress_of
 from msd.sources.index import IndexProgress
@@ -201,7 +202,7 @@ class DaskEngine(TakesEdits):
         if rank is not None:
             self.mesh.check_rank(rank)
         entries: list[dict[str, Any]] = self._ask("which", step_number(step))
-        return of_rank(entries, rank)
+        return with_origins(self.config, self.orders, of_rank(entries, rank))
 
     def check(self) -> None:
         """Raise what ended the run, if something did; what is being replaced has not ended it."""

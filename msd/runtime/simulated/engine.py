@@ -22,6 +22,7 @@ from msd.core.state import StateDict, canonical_json
 from msd.errors import ClosedError, ConfigError, DeadlineError, EngineError
 from msd.loader.loader import SourceLoader
 from msd.runtime.base import step_number
+from msd.runtime.origins import with_origins
 from msd.runtime.record import of_rank, provenance
 from msd.runtime.simulated.clock import Clock
 from msd.runtime.simulated.cluster import Cluster
@@ -284,7 +285,7 @@ class SimulatedEngine:
                 self._planner.ask(step)
                 plan = self.coordinator.answer(step)
                 if plan is not None:
-                    return of_rank(provenance(plan, self.orders), rank)
+                    return with_origins(self.config, self.orders, of_rank(provenance(plan, self.orders), rank))
                 self._let_time_pass(f"step {step} is asked about", step, began_s)
         finally:
             if self._cluster.planner is not None:

@@ -7,8 +7,8 @@ from msd.planner.primitives.pack.op import Pack
 class Concat:
     """Samples follow one another; one that does not fit is cut at the end of the sequence.
 
-    Image placeholders are never cut: where they do not fit, or a limit would be passed, the rest of the sequence stays
-    empty.
+    Image placeholders and packed rows are never cut: where they do not fit, or a limit would be passed, the rest of the
+    sequence stays empty.
     """
 
     def __init__(self, op: Pack) -> None:
@@ -34,7 +34,7 @@ class Concat:
         """Take one more sample, in as many pieces as it needs; what is left over is carried."""
         rest: Piece | None = piece
         while rest is not None and not self.is_closed:
-            if rest.num_image_tokens > self._room:
+            if rest.num_uncut > self._room:
                 self._next_sequence()
                 continue
             fits = extent(rest.length, self._op.document_multiple) <= self._room

@@ -14,7 +14,7 @@ _LOADS: dict[str, Callable[[Piece], int]] = {
     "patches": lambda piece: piece.num_patches,
     "image_tokens": lambda piece: piece.num_image_tokens,
     "images": lambda piece: piece.num_images,
-    "attention": lambda piece: piece.length * piece.length,
+    "attention": lambda piece: sum(document.length**2 for document in piece.documents),
 }
 
 Column = Int32Array | Int64Array

@@ -80,7 +80,7 @@ class ByTokens:
             self._waits.append(piece)
         elif self._takes(piece):
             self._taken.append(piece)
-            self._num_tokens += piece.length
+            self._num_tokens += piece.num_tokens
         else:
             self._waits.append(piece)
             self._round_down()
@@ -97,7 +97,7 @@ class ByTokens:
 
     def _takes(self, piece: Piece) -> bool:
         is_below = self._is_finished or len(self._taken) < self._multiple
-        return is_below or self._num_tokens + piece.length <= self._max_tokens
+        return is_below or self._num_tokens + piece.num_tokens <= self._max_tokens
 
     def _round_down(self) -> None:
         """Let the samples over the multiple wait."""

@@ -1,40 +1,33 @@
 """The command of batch mode: plans as the stream does, has tasks transform and write, goes on where it was cut off."""
 
 import contextlib
-import hashlib
 import json
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import dask
 from distributed import Client, Future
 
-import msd
-from msd.build import build_chains, build_orders, build_planner, index_all
+from msd.build import build_orders, build_planner, index_all
 from msd.checkpoint.folder import Folder, open_folder
 from msd.config import PipelineConfig
-from msd.config.identity import identity
 from msd.core.order import SourceOrder
 from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable, Outcome
-from msd.core.state import StateDict, canonical_json, fingerprint
-from msd.errors import BadSampleRateError, ConfigError, EngineError
+from msd.core.state import StateDict, fingerprint
+from msd.core.written import MANIFEST, RUN
+from msd.errors import BadSampleRateError, EngineError
 from msd.planner.planner import Planner, Starved
+from msd.runtime.dask.batch.contents import Asked, begun, content_of, totals, verify
 from msd.runtime.dask.batch.tasks import WORK, Job, examine, part_name, read_note, write_steps
 from msd.runtime.dask.cluster import CLOSE_S, EmbeddedCluster
 from msd.runtime.dask.settings import as_set
 from msd.runtime.dask.travel import check_travels
 from msd.runtime.dask.wire import pack, plan_to_wire, tables_from_wire, unpack
-from msd.runtime.parts import SUFFIXES, FileKind
+from msd.runtime.parts import SUFFIXES
 
-Format: TypeAlias = Literal["packed", "samples"]
-
-VERSION = 1
-MANIFEST = "manifest.json"
-RUN = "run.json"
-"""What a folder is being filled with; the manifest takes its place."""
 CHUNK_ROWS = 512
 """Rows that a task transforms, and a window at most: enough to share what a task costs, few enough to hold."""
 PART_SEQUENCES = 512
@@ -43,22 +36,6 @@ AHEAD = 2
 """Chunks of each source, for each worker, that are transformed ahead of planning."""
 LEAST_JUDGED = 100
 """Rows from which on the rate of those that fail is judged."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a command asks for."""
-
-    out: str
-    format: Format = "packed"
-    kind: FileKind = "parquet"
-    steps: int | None = None
-    """Of packed sequences; None is all of finite data."""
-    epochs: float = 1.0
-    """Of samples."""
-    workers: int = 2
-    scheduler: str | None = None
-    storage_options: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +81,8 @@ def run_batch(config: PipelineConfig, asked: Asked, on_progress: Callable[[Progr
     check_travels(config)
     folder = open_folder(asked.out, asked.storage_options)
     orders = build_orders(config, index_all(config))
-    said = _identity(config, asked, orders)
-    manifest = _begun(folder, said)
+    said = content_of(config, asked, orders)
+    manifest = begun(folder, said)
     if manifest is not None:
         verify(folder, manifest)
         return manifest
@@ -115,106 +92,12 @@ def run_batch(config: PipelineConfig, asked: Asked, on_progress: Callable[[Progr
         (shared,) = client.scatter([job], broadcast=True, hash=False)
         work = _Packed if asked.format == "packed" else _Samples
         parts = work(client, shared, config, asked, orders, folder, on_progress).run()
-    manifest = {**said, "parts": parts, "totals": _totals(parts)}
+    manifest = {**said, "parts": parts, "totals": totals(parts)}
     folder.write(MANIFEST, (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())
     for name in folder.names():
         if name.startswith(WORK) or name == RUN:
             folder.remove(name)
     return manifest
-
-
-def verify(folder: Folder, manifest: dict[str, Any]) -> None:
-    """Read every file of a finished folder and compare it with what its manifest says.
-
-    Raises:
-        EngineError: Naming the first file that is not what was written.
-    """
-    for part in manifest["parts"]:
-        content = folder.read(part["name"])
-        if content is None:
-            raise EngineError(
-                f"{folder.path} lacks {part['name']}; remove {MANIFEST} there and run the same command again"
-            )
-        if hashlib.sha256(content).hexdigest() != part["sha256"]:
-            raise EngineError(
-                f"{part['name']} in {folder.path} is not what was written; remove it and {MANIFEST}, and run the same "
-                "command again"
-            )
-
-
-def _identity(config: PipelineConfig, asked: Asked, orders: dict[str, SourceOrder]) -> dict[str, Any]:
-    """Return what the content of a folder depends on."""
-    parts = identity(config, orders, build_chains(config))
-    mesh = config.place
-    if asked.format == "packed":
-        if mesh.size("cp") > 1:
-            raise ConfigError(
-                "mesh.cp: packed output holds whole rows; run it with mesh.cp=1, and batch.document_multiple as the "
-                f"trainer needs it, such as {2 * mesh.size('cp')}"
-            )
-        if asked.steps is None and all(
-            order.total_ordinals(config.max_epochs(name)) is None for name, order in orders.items()
-        ):
-            raise ConfigError("this mixture never ends: say how many steps with --steps, or set max_epochs")
-    return {
-        "format": asked.format,
-        "version": VERSION,
-        "msd": msd.__version__,
-        "files": asked.kind,
-        "steps": asked.steps if asked.format == "packed" else None,
-        "epochs": asked.epochs if asked.format == "samples" else None,
-        "sequence_length": config.batch.sequence_length,
-        "mesh": mesh.as_dict(),
-        "num_microbatches": config.num_microbatches,
-        "fingerprint": fingerprint([parts, mesh.as_dict(), config.num_microbatches]),
-        "identity": parts,
-    }
-
-
-def _begun(folder: Folder, said: dict[str, Any]) -> dict[str, Any] | None:
-    """Note what a folder is filled with; return its manifest if it is finished.
-
-    Raises:
-        ConfigError: If it holds something else.
-    """
-    names = folder.names()
-    for name in (MANIFEST, RUN):
-        content = folder.read(name) if name in names else None
-        if content is None:
-            continue
-        try:
-            found = json.loads(content)
-        except ValueError:
-            raise ConfigError(f"{name} in {folder.path} is damaged; name another folder, or empty this one") from None
-        differing = _differing(found, said)
-        if differing:
-            raise ConfigError(
-                f"{folder.path} was begun with another configuration: {differing} differ; name another folder, or "
-                "empty this one"
-            )
-        if name == MANIFEST:
-            return dict(found)
-        folder.sweep()
-        return None
-    foreign = [name for name in names if not name.startswith(".")]
-    if foreign:
-        raise ConfigError(
-            f"{folder.path} holds other things, such as {sorted(foreign)[0]}; name a folder that is empty or not there"
-        )
-    folder.write(RUN, canonical_json(said).encode())
-    return None
-
-
-def _differing(found: dict[str, Any], said: dict[str, Any]) -> str:
-    keys = [key for key in said if key != "identity" and key != "fingerprint" and found.get(key) != said[key]]
-    before, now = found.get("identity", {}), said["identity"]
-    keys += [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
-    return ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
-
-
-def _totals(parts: list[dict[str, Any]]) -> dict[str, int]:
-    keys = ("rows", "tokens", "bytes")
-    return {"files": len(parts), **{key: sum(part[key] for part in parts) for key in keys}}
 
 
 @contextlib.contextmanager

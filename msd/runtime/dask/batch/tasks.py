@@ -5,7 +5,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from msd.build import build_chains, build_constructor, build_loader
@@ -80,7 +80,9 @@ def write_steps(job: Job, number: int, plans: Wire, chunks: Mapping[str, Sequenc
     made = [plan_from_wire(wire) for wire in unpack(plans)]
     loaders: Any = {source: _Chunks(bench, source, found) for source, found in chunks.items()}
     assembly = Assembly(build_constructor(job.config), loaders)
-    table = steps_table(made, lambda plan, bucket: assembly.rows(plan, bucket))
+    # Sequences hold their images, whoever is to encode them.
+    whole = [replace(plan, encoder=None) for plan in made]
+    table = steps_table(whole, lambda plan, bucket: assembly.rows(plan, bucket))
     content = encoded(table, job.kind)
     bench.folder.write(part_name(number, job.kind), content)
     said = {
