@@ -11,7 +11,7 @@ import numpy.typing as npt
 from msd.core.arrays import BoolArray, Int64Array
 from msd.core.written import Written
 from msd.planner.piece import Piece
-from msd.planner.primitives.layout import Grid, Layout, by_slot
+from msd.planner.primitives.layout import Grid, Layout, by_slot, finished
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -111,7 +111,7 @@ class Units:
             for bucket in range(grid.num_buckets)
             for first in [(bucket * grid.num_microbatches + slot) * size]
         ]
-        return Layout(self.numbered(), by_slot(rows, grid))
+        return finished(self.numbered(), by_slot(rows, grid))
 
     def numbered(self) -> list[list[int]]:
         """Return the units of each sequence, by number."""
