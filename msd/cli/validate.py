@@ -109,7 +109,7 @@ def _checked(config: "Config", num_rows: int) -> tuple[list[SourceCheck], list[s
     general: list[str] = []
     try:
         check_alike(chains)
-        if len(tables) == len(checks):
+        if len(tables) == len(checks) == len(chains):
             build_planner(config, build_orders(config, tables))
     except InputError as error:
         general.append(str(error))

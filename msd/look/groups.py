@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from msd.core.written import MANIFEST
 from msd.errors import SourceError
 from msd.look import sniff
+from msd.sources.config import PACKED
+from msd.sources.packed import is_packed
 
 _MAX_FILES = 100_000
+_MANIFEST_BYTES = 1 << 28
+"""Larger than any manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,17 @@ class Place:
         return bool(self._system.exists(f"{folder}/state.json") and self._system.exists(f"{folder}/dataset_info.json"))
 
 
+def _packed_folders(place: Place, sizes: dict[str, int]) -> set[str]:
+    """Return the folders that `msd run` filled with packed sequences."""
+    found = set()
+    for file in sizes:
+        if PurePosixPath(file).name == MANIFEST and sizes[file] <= _MANIFEST_BYTES:
+            with place.open(file) as opened:
+                if is_packed(opened.read()):
+                    found.add(str(PurePosixPath(file).parent))
+    return found
+
+
 def check_exists(path: str) -> None:
     """Raise `SourceError` for a local path that is not there; a URL or glob is for whoever reads it."""
     if "://" not in path and not glob.has_magic(path) and not os.path.exists(os.path.expanduser(path)):
@@ -99,6 +115,7 @@ def groups_below(path: str, left_out: list[str]) -> list[tuple[Place, Group]]:
     sizes = place.files()
     if not sizes:
         raise SourceError(f"{place.path!r} holds no files; give a folder, file or glob with data")
+    packed = _packed_folders(place, sizes)
     saved = {folder for folder in {str(PurePosixPath(file).parent) for file in sizes} if place.is_saved_dataset(folder)}
     groups: dict[tuple[str, str], list[str]] = {}
     reasons: dict[tuple[str, str], str] = {}
@@ -107,7 +124,9 @@ def groups_below(path: str, left_out: list[str]) -> list[tuple[Place, Group]]:
     for file, nbytes in sizes.items():
         parent = str(PurePosixPath(file).parent)
         top = _top_folder(place.base, file)
-        if parent in saved:
+        if parent in packed:
+            key, reason = (parent, PACKED), "says that msd run wrote the folder: whole sequences, packed already"
+        elif parent in saved:
             key, reason = (parent, "hf"), "is a dataset saved by Hugging Face datasets"
         elif PurePosixPath(file).name in ("tokenizer.json", "tokenizer_config.json"):
             continue
@@ -154,7 +173,7 @@ def _group(place: Place, folder: str, kind: str, files: list[str], sizes: dict[s
     if place.root in sizes:
         patterns = [place.path]
         name = PurePosixPath(place.root).name.partition(".")[0]
-    elif kind == "hf":
+    elif kind in ("hf", PACKED):
         patterns, name = [place.url(folder)], PurePosixPath(folder).name
     elif not place.is_folder and folder == place.base:
         is_whole = len(files) == len(sizes)

@@ -5,19 +5,23 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from msd.config import Config, parse_config
 from msd.core.checks import working_directory
 from msd.core.sample import Outcome
+from msd.core.written import Written
 from msd.errors import ConfigError, InputError, SourceError
 from msd.loader.transforms.chain import build_chain
+from msd.loader.transforms.tokenizer import load_tokenizer
 from msd.look import fields, sniff
 from msd.look.groups import Group, Place, check_exists, groups_below
 from msd.sources.base import BadRow
+from msd.sources.config import PACKED, ReaderConfig
+from msd.sources.packed import read_written
 
 _log = logging.getLogger("msd")
 
@@ -45,6 +49,10 @@ class Finding:
     """Rate of failures to allow where rows that were looked at fail; None where none does."""
     warnings: tuple[str, ...] = ()
     """What to know before training on it, a sentence each."""
+    batch: Mapping[str, Any] = field(default_factory=dict)
+    """Of packed sequences: the sizes with which a run streams the steps as they were written."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of packed sequences: the tokenizer that made them, if it is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +65,11 @@ class Look:
     tokenizer_reason: str
     left_out: tuple[str, ...]
     """Files and folders that are no source, each with the reason."""
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        """Whether some source is not made of tokens already."""
+        return not all(finding.batch for finding in self.findings)
 
 
 def init(
@@ -91,7 +104,7 @@ def init(
 def assumptions(seen: "Look") -> list[str]:
     """Return what a user should know of a look, a line each: what was assumed, what was left out, what fails."""
     told = [f"source {finding.name!r}: {warning}" for finding in seen.findings for warning in finding.warnings]
-    if seen.tokenizer == "bytes":
+    if seen.needs_tokenizer and seen.tokenizer == "bytes":
         told.insert(0, f"tokenizer bytes: {seen.tokenizer_reason}")
     return told + [f"left out: {reason}" for reason in seen.left_out]
 
@@ -149,8 +162,19 @@ def _finding(
     seen: list[fields.Field] = []
     warnings: list[str] = []
     max_rate = None
-    if group.format == "text":
-        transforms: list[dict[str, Any]] = [{**tokenize, "field": "text"}]
+    batch: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    if group.format == PACKED:
+        transforms: list[dict[str, Any]] = []
+        try:
+            written = read_written(name, ReaderConfig(format=PACKED, path=group.patterns[0]))
+        except SourceError as error:
+            left_out.append(_one_line(error))
+            return None
+        batch = _batch_of(written)
+        options = _options_of(written, tokenize["tokenizer"])
+    elif group.format == "text":
+        transforms = [{**tokenize, "field": "text"}]
     else:
         try:
             rows = _rows(place, group)
@@ -193,7 +217,30 @@ def _finding(
         reasons=tuple(reasons),
         max_rate=max_rate,
         warnings=tuple(warnings),
+        batch=batch,
+        options=options,
     )
+
+
+def _batch_of(written: Written) -> dict[str, Any]:
+    """Return settings with which a run streams the very steps that were written."""
+    size = written.sequences_per_step or written.num_buckets * written.num_microbatches
+    return {
+        "sequence_length": written.sequence_length,
+        "global_batch_size": size,
+        "document_multiple": written.document_multiple,
+        "dp": written.num_buckets,
+        "num_microbatches": written.num_microbatches,
+    }
+
+
+def _options_of(written: Written, tokenizer: str) -> dict[str, Any]:
+    """Return the tokenizer as an option, if it is that of the sequences."""
+    try:
+        is_theirs = load_tokenizer(tokenizer).digest in written.tokenizers
+    except ConfigError:
+        return {}
+    return {"tokenizer": tokenizer} if is_theirs else {}
 
 
 def _tried(rows: Sequence[dict[str, Any] | None], transforms: list[dict[str, Any]]) -> tuple[int, str, bool]:

@@ -27,11 +27,11 @@ mixture:
 
 batch:
   sequence_length: {sequence_length}
-  global_batch_size: 8    # sequences per optimizer step over all ranks; a multiple of dp * num_microbatches
+  global_batch_size: {global_batch_size}    # sequences of a step over all ranks; a multiple of dp * num_microbatches
   packing: {{method: best_fit}}    # concat cuts documents to fill every sequence, none pads one document a sequence
-
-mesh: {{dp: 1}}    # sizes of the trainer's axes pp, dp, cp, tp
-num_microbatches: 2    # per data-parallel rank and step
+{document_multiple}
+mesh: {{dp: {dp}}}    # sizes of the trainer's axes pp, dp, cp, tp
+num_microbatches: {num_microbatches}    # per data-parallel rank and step
 
 cost: {{backbone: {{kind: transformer, hidden: 1024, layers: 24}}}}    # your model: what balancing evens out
 
@@ -50,14 +50,18 @@ def render_yaml(seen: Look, *, base: Path | None, sequence_length: int) -> str:
     lines = [_HEAD]
     for finding in seen.findings:
         lines.append(_source(finding, base))
-    if seen.tokenizer == "bytes":
+    if seen.needs_tokenizer and seen.tokenizer == "bytes":
         lines.append(f"  # tokenizer: {seen.tokenizer_reason}\n")
     for reason in seen.left_out[:20]:
         lines.append(f"  # left out: {_comment(reason)}\n")
     if len(seen.left_out) > 20:
         lines.append(f"  # left out: and {len(seen.left_out) - 20} more\n")
     weights = _flow({finding.name: 1 for finding in seen.findings})
-    return "".join(lines) + _TAIL.format(weights=weights, sequence_length=sequence_length)
+    sizes = {"sequence_length": sequence_length, "global_batch_size": 8, "dp": 1, "num_microbatches": 2}
+    sizes |= next((finding.batch for finding in seen.findings if finding.batch), {})
+    multiple = sizes.pop("document_multiple", 1)
+    written = f"  document_multiple: {multiple}    # as the packed sequences have it\n" if multiple > 1 else ""
+    return "".join(lines) + _TAIL.format(weights=weights, document_multiple=written, **sizes)
 
 
 def _source(finding: Finding, base: Path | None) -> str:
@@ -70,7 +74,9 @@ def _source(finding: Finding, base: Path | None) -> str:
         text += f"    # fields: {_comment(described)}\n"
     text += f"    format: {finding.format}\n"
     text += f"    path: {_flow(paths[0] if len(paths) == 1 else paths)}\n"
-    text += "    transforms:\n"
+    if finding.options:
+        text += f"    options: {_flow(_with_paths(finding.options, base))}\n"
+    text += "    transforms:\n" if finding.transforms else ""
     for transform in finding.transforms:
         text += f"      - {_flow(_with_paths(transform, base))}\n"
     if finding.max_rate is not None:
