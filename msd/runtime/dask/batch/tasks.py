@@ -22,6 +22,10 @@ from msd.runtime.parts import SUFFIXES, FileKind, decoded, encoded, samples_of, 
 
 KEPT_CHUNKS = 32
 """Files of samples that a process holds decoded."""
+READ_BYTES = 16 << 20
+"""Rows of a source that a process holds read ahead: the window that chunks are cut from is decoded once, not by chunk."""
+KEPT_AHEAD = 8
+"""Sources of which it does; of the others it holds nothing between two tasks."""
 WORK = "work-"
 """Beginning of the names of files that are removed when what needs them is written."""
 
@@ -55,7 +59,7 @@ def examine(job: Job, source: str, start: int, num_rows: int, name: str) -> Wire
                 for part in range(count)
             ]
             slab = loader.fetch(ids)
-            loader.rest()
+            bench.done_with(source, before=meta.end)
         content = encoded(samples_table(meta, [slab.sample(one) for one in ids]), kind)
         bench.folder.write(name, content)
     return pack({
@@ -120,6 +124,8 @@ class _Bench:
         self._loaders: dict[str, SourceLoader] = {}
         self._locks: dict[str, threading.Lock] = {}
         self._decoded: OrderedDict[str, dict[SampleId, Sample]] = OrderedDict()
+        self._ahead: OrderedDict[str, None] = OrderedDict()
+        """Sources of which rows are read ahead, the one unused for longest first."""
         self._making = threading.Lock()
 
     def lock_of(self, source: str) -> threading.Lock:
@@ -131,9 +137,23 @@ class _Bench:
         """Return the loader of a source."""
         if source not in self._loaders:
             self._loaders[source] = build_loader(
-                self.job.config, self.job.orders[source], self._chains[source], buffer_bytes=256 << 20
+                self.job.config,
+                self.job.orders[source],
+                self._chains[source],
+                buffer_bytes=256 << 20,
+                read_bytes=READ_BYTES,
             )
         return self._loaders[source]
+
+    def done_with(self, source: str, *, before: int) -> None:
+        """Let go of samples that are written; rows that were read with them stay for the chunk that follows."""
+        self._loaders[source].release(before)
+        with self._making:
+            self._ahead[source] = None
+            self._ahead.move_to_end(source)
+            gone = [self._ahead.popitem(last=False)[0] for _ in range(len(self._ahead) - KEPT_AHEAD)]
+        for name in gone:
+            self._loaders[name].rest()
 
     def samples(self, name: str) -> dict[SampleId, Sample]:
         """Return the samples of a file.
