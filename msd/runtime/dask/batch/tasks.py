@@ -23,7 +23,7 @@ from msd.runtime.parts import SUFFIXES, FileKind, decoded, encoded, samples_of, 
 KEPT_CHUNKS = 32
 """Files of samples that a process holds decoded."""
 READ_BYTES = 16 << 20
-"""Rows of a source that a process holds read ahead: the window that chunks are cut from is decoded once, not by chunk."""
+"""Of rows of a source that a process holds read ahead: a window is decoded once, not once for each of its chunks."""
 KEPT_AHEAD = 8
 """Sources of which it does; of the others it holds nothing between two tasks."""
 WORK = "work-"
