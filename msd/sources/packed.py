@@ -43,7 +43,7 @@ class _Images(msgspec.Struct, frozen=True):
 class _Manifest(msgspec.Struct, frozen=True):
     """What reading back needs of a manifest."""
 
-    sequence_length: _Size
+    sequence_lengths: Annotated[list[_Size], msgspec.Meta(min_length=1)]
     document_multiple: _Size
     num_buckets: _Size
     num_microbatches: _Size
@@ -69,7 +69,7 @@ def read_written(name: str, config: ReaderConfig) -> Written:
     images = manifest.images
     files = [[part.name, part.sha256] for part in manifest.parts]
     return Written(
-        sequence_length=manifest.sequence_length,
+        sequence_length=manifest.sequence_lengths[0],
         document_multiple=manifest.document_multiple,
         num_buckets=manifest.num_buckets,
         num_microbatches=manifest.num_microbatches,
@@ -181,9 +181,15 @@ def _manifest(name: str, config: ReaderConfig) -> _Manifest:
                 f"sources.{name}: {config.path} is of version {head.version}, this release reads {FOLDER_VERSION}; "
                 "write it again with `msd run` of this release"
             )
-        return msgspec.json.decode(content, type=_Manifest)
+        manifest = msgspec.json.decode(content, type=_Manifest)
     except msgspec.MsgspecError as error:
         raise SourceError(f"{damaged} ({error}); restore it, {_AGAIN}") from None
+    if len(manifest.sequence_lengths) > 1:
+        raise SourceError(
+            f"sources.{name}: {config.path} holds sequences of {', '.join(map(str, manifest.sequence_lengths))} "
+            "tokens, and a source has one length; write one folder for each, without a batch.schedule of lengths"
+        )
+    return manifest
 
 
 def _read(path: str, opener: Opener) -> bytes | None:

@@ -151,6 +151,22 @@ def test_a_run_that_reads_it_resumes_in_the_middle(text, start):
         expect_same(expected[3:], found)
 
 
+def test_a_saved_position_goes_on_over_more_ranks_with_the_sequences_that_follow(text):
+    config, folder, expected = text
+    with LocalEngine(reading(config, folder)) as engine:
+        client = engine.client(0)
+        for _ in range(3):
+            next(client)
+        state = client.state_dict()
+    with LocalEngine(reading(config, folder, mesh={"dp": 4})) as engine:
+        engine.client(0).load_state_dict(state)
+        for step, batches in enumerate(taken(engine), 3):
+            ordinals = {ordinal for batch in batches for _, ordinal, _ in batch.sample_ids}
+            assert ordinals == set(range(8 * step, 8 * step + 8))
+            assert batches[0].global_num_valid_tokens == expected[step][0].global_num_valid_tokens
+        assert step == STEPS - 1
+
+
 @pytest.mark.parametrize(("mesh", "size"), [({"dp": 4}, 8), ({"dp": 1}, 8), ({"dp": 2}, 4), ({"dp": 2}, 12)])
 def test_another_mesh_or_batch_takes_whole_sequences_in_written_order_each_once(text, tmp_path, mesh, size):
     config, folder, expected = text

@@ -97,12 +97,13 @@ def _packed_with(
     images = None
     if with_images is not None:
         images = {name: getattr(with_images, name) for name in ("patch", "merge", "image_token")}
-    is_fixed = strategy.pack.schedule is None
+    schedule = strategy.pack.schedule
     return {
+        "sequence_lengths": sorted({strategy.pack.sequence_length} if schedule is None else set(schedule.lengths)),
         "document_multiple": strategy.pack.document_multiple,
         "pad_token_id": config.batch.pad_token_id,
         "num_buckets": len(strategy.distribute.consumers(strategy.tree)),
-        "sequences_per_step": strategy.pack.num_sequences if is_fixed else None,
+        "sequences_per_step": strategy.pack.num_sequences if schedule is None else None,
         "tokenizers": sorted({digest for chain in chains.values() for digest in chain.tokenizers}),
         "images": images,
     }
