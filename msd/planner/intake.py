@@ -124,9 +124,8 @@ class SourceIntake:
                 if drawn is None:
                     self._losses.left_out(ordinal)
             if drawn is not None:
-                for document in drawn.documents:
-                    self.num_tokens += document.length
-                    self.num_samples += document.start == 0
+                self.num_tokens += drawn.num_tokens if drawn.inner else drawn.length
+                self.num_samples += len(drawn.inner) if drawn.inner else drawn.start == 0
                 return drawn
         self._pass_rows(self._observed_end)
         # After a resume inside a row nothing is observed yet, and the part must stay.

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 FileKind: TypeAlias = Literal["parquet", "arrow"]
 SUFFIXES: dict[FileKind, str] = {"parquet": ".parquet", "arrow": ".arrow"}
+_GROUP_BYTES = 1 << 20
+"""Of a row group, about: a block of whoever reads it, who then enters the file anywhere."""
+_MOST_ROWS = 1024
 _META = b"msd"
 """Key of what a file of samples says of its rows."""
 
@@ -137,11 +140,12 @@ def encoded(table: "pa.Table", kind: FileKind) -> bytes:
     import pyarrow.parquet as pq
 
     out = io.BytesIO()
+    group = max(1, min(_MOST_ROWS, _GROUP_BYTES * table.num_rows // max(1, table.nbytes)))
     if kind == "parquet":
-        pq.write_table(table, out, compression="zstd", row_group_size=1024)
+        pq.write_table(table, out, compression="zstd", row_group_size=group)
     else:
         with pa.ipc.new_file(out, table.schema) as writer:
-            writer.write_table(table, max_chunksize=1024)
+            writer.write_table(table, max_chunksize=group)
     return out.getvalue()
 
 
