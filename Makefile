@@ -9,7 +9,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test venv lint notebooks perf clean
+.PHONY: demo test venv lint docs notebooks perf clean
 
 demo: $(STAMP)
 	$(BIN)/msd demo --keep demo-corpus
@@ -26,6 +26,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/docs
+	@echo "open build/docs/index.html"
+
 notebooks: $(STAMP)
 	$(BIN)/python .ci/notebooks.py notebooks
 
@@ -41,5 +45,5 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "msd needs Python 3.11 or newer, found " + sys.version.split()[0] + "; try: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV): silent for some minutes"
-	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e '.[torch,hf,dev]'
+	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e '.[torch,hf,dev,docs]'
 	@touch $@
