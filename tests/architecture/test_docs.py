@@ -1,14 +1,17 @@
 """What the pages say is so: links lead somewhere, keys and commands exist, code blocks run."""
 
+import inspect
 import re
 import typing
-from pathlib import Path
 
 import msgspec
 import pytest
 import yaml
+from doc_names import AROUND, names_of
+from doc_pages import NAMES, PAGES, ROOT, blocks, unmarked
 
 from msd.config import CheckpointConfig, PipelineConfig, RuntimeConfig, parse_config
+from msd.core.dotted import import_dotted
 from msd.core.stages import Stages
 from msd.cost.config import CostConfig
 from msd.loader.config import OnErrorConfig, OnStallConfig, SourceConfig
@@ -24,11 +27,9 @@ from msd.planner.config import (
     StageConfig,
 )
 from msd.planner.config.mixture import FeedbackConfig, GroupConfig
+from msd.planner.strategies import BUILT_IN
+from msd.scaling.config import ScalingConfig
 from msd.sources.config import ShuffleConfig
-
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "perf/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 SECTIONS = {
     "Top level": PipelineConfig, "sources": SourceConfig, "shuffle": ShuffleConfig, "on_error": OnErrorConfig,
@@ -36,17 +37,10 @@ SECTIONS = {
     "schedule": StageConfig, "feedback": FeedbackConfig, "batch": BatchConfig,
     "batch stages": BatchStageConfig, "packing": PackingConfig, "limits": LimitsConfig, "stages": Stages,
     "balance": BalanceConfig, "encoder": EncoderConfig, "runtime": RuntimeConfig, "checkpoint": CheckpointConfig,
+    "scaling": ScalingConfig, "turn": TurnConfig,
 }  # fmt: skip
-SECTIONS["turn"] = TurnConfig
 SECTIONS |= {f"kind: {kind.__struct_config__.tag}": kind for kind in typing.get_args(TransformConfig)}
 SECTIONS |= {f"cost kind: {kind.__struct_config__.tag}": kind for kind in typing.get_args(CostConfig)}
-
-
-def blocks(page, language):
-    """The code blocks of a page in one language, with the line each starts on."""
-    text = page.read_text(encoding="utf-8")
-    for found in re.finditer(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
-        yield text.count("\n", 0, found.start()) + 2, found.group(1)
 
 
 def anchors(page):
@@ -66,6 +60,22 @@ def test_every_relative_link_leads_somewhere(page):
         if is_broken:
             broken.append(target)
     assert not broken
+
+
+def structs_of(kind, found):
+    """Return all structs that a value of this type may hold, at any depth."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in found:
+        found.add(kind)
+        for hint in typing.get_type_hints(kind).values():
+            structs_of(hint, found)
+    for part in typing.get_args(kind):
+        structs_of(part, found)
+    return found
+
+
+def test_everything_that_a_configuration_may_hold_has_a_section_on_its_page():
+    assert structs_of(PipelineConfig, set()) == set(SECTIONS.values())
+    assert documented().keys() >= SECTIONS.keys()
 
 
 def documented():
@@ -103,15 +113,23 @@ def test_the_configuration_page_has_every_key_with_its_default(section):
             assert stated == (list(default) if isinstance(default, tuple) else default), key
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_page_on_strategies_names_each_that_comes_with_msd_and_its_options(name):
+    text = (ROOT / "docs/how-to/write-a-strategy.md").read_text(encoding="utf-8")
+    (row,) = re.findall(rf"^\| [^|]*`{name}`.*$", text, flags=re.MULTILINE)
+    options = list(inspect.signature(import_dotted(BUILT_IN[name], name=name)).parameters)[2:]
+    assert [option for option in options if f"`{option}`" not in row] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_yaml_block_has_only_keys_that_exist(page):
-    for line, text in blocks(page, "yaml"):
-        found = yaml.safe_load(text)
+    for block in unmarked(page, "yaml"):
+        found = yaml.safe_load(block.text)
         if "transforms" in found:
             found = {"sources": {"example": {"path": "example.jsonl", **found}}}
         found.setdefault("sources", {"example": {"path": "example.jsonl"}})
         text = re.sub(r"tokenizer: [\w/.]+\.json", "tokenizer: bytes", yaml.safe_dump(found, width=1000))
-        parse_config(text, base=ROOT, name=f"{page.name} line {line}")
+        parse_config(text, base=ROOT, name=block.name)
 
 
 def options_of(command):
@@ -128,10 +146,11 @@ def test_every_command_shown_exists(page):
 
     commands = get_command(app).commands
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for line, text in blocks(page, "(?:sh|bash|console)"):
-        for shown in re.findall(r"^(?:\$ )?(?:\S*/)?(msd|make|python|bash)\s+(.*)$", text, flags=re.MULTILINE):
-            program, words = shown[0], shown[1].split("#")[0].split()
-            where = f"{page.name} line {line}: {program} {' '.join(words)}"
+    for block in blocks(page, "sh"):
+        text = block.text.replace("\\\n", " ")
+        for shown in re.findall(r"^(?:until )?(?:\S*/)?(msd|make|python|bash)\s+(.*)$", text, flags=re.MULTILINE):
+            program, words = shown[0], shown[1].split("#")[0].split(";")[0].split()
+            where = f"{block.name}: {program} {' '.join(words)}"
             if program == "make":
                 targets = [word for word in words if "=" not in word]
                 assert all(re.search(rf"^{target}:", makefile, flags=re.MULTILINE) for target in targets), where
@@ -185,21 +204,46 @@ def test_the_command_page_has_every_command_with_its_options():
         assert written == options - {"--help"}, name
 
 
-RUNNABLE = [page for page in PAGES if "tutorials" not in page.parts and any(blocks(page, "python"))]
+RUNNABLE = [page for page in PAGES if unmarked(page, "python")]
 
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=[str(page.relative_to(ROOT)) for page in RUNNABLE])
 def test_every_python_block_runs_as_written(page, tmp_path, tiny_corpus, monkeypatch):
     """Blocks of a page run one after another, where `docs` and `demo-corpus` are those of the repository."""
-    if any("msd.torch" in text or "import torch" in text for _, text in blocks(page, "python")):
+    code = "".join(block.text for block in unmarked(page, "python"))
+    if "msd.torch" in code or "import torch" in code or str(page.relative_to(ROOT)) in AROUND:
         pytest.importorskip("torch")
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     (tmp_path / "demo-corpus").symlink_to(tiny_corpus)
     monkeypatch.chdir(tmp_path)
-    names = {"__name__": "__example__"}
-    for line, text in blocks(page, "python"):
-        # Padded with empty lines, so that a traceback names the line of the page.
-        exec(compile("\n" * (line - 1) + text, str(page), "exec"), names)
+    with names_of(page, tiny_corpus, monkeypatch) as names:
+        names["__name__"] = "__example__"
+        for block in unmarked(page, "python"):
+            # Padded with empty lines, so that a traceback names the line of the page.
+            exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), names)
+
+
+def parameters_of(function):
+    return [name for name in inspect.signature(function).parameters if name not in ("self", "config")]
+
+
+def test_the_python_page_names_every_parameter_of_what_is_called():
+    import msd
+
+    text = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
+    for name in msd.__all__:
+        if inspect.isfunction(function := getattr(msd, name, None) if name != "torch" else None):
+            (row,) = re.findall(rf"^\| `msd\.{name}` .*$", text, flags=re.MULTILINE)
+            assert [one for one in parameters_of(function) if not re.search(rf"\b{one}\b", row)] == [], name
+
+
+@pytest.mark.torch
+def test_the_python_page_names_every_argument_of_the_loader():
+    from msd.torch import DataLoader
+
+    text = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
+    missing = [one for one in parameters_of(DataLoader)[1:] if not re.search(rf"\b{one}=", text)]
+    assert missing == []
 
 
 def test_the_python_page_names_every_public_thing_and_every_key_an_engine_tells():

@@ -12,6 +12,8 @@ from msd.build import build_loaders, build_orders, build_planner, index_all, pla
 DATA = {"coyo700m": 5, "navit_data": 306}
 BACKBONES = ("llama_12b", "tmoe_25b", "mixtral_8x7b")
 ENCODERS = ("vit_1b", "vit_2b")
+READ = ("smoke", "text_mix", "multimodal", "code_concat", "long_context", "evaluation", "curriculum")
+"""Configurations over the demo corpus."""
 
 
 def loaded(repository, data, *overrides):
@@ -59,6 +61,34 @@ def test_models_have_the_parameters_that_their_names_say(repository, monkeypatch
         mlp = (3 if cost.gated else 2) * cost.hidden * cost.ffn * experts.get(name, 1)
         counted = cost.layers * (attention + mlp) + 2 * cost.vocab * cost.hidden
         assert counted == pytest.approx(number, rel=0.03), name
+
+
+def small(path, tiny_corpus, folder):
+    """Return a configuration over the small corpus."""
+    text = path.read_text(encoding="utf-8").replace("../demo-corpus", str(tiny_corpus))
+    (folder / path.name).write_text(text)
+    return msd.load_config(folder / path.name)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_every_rank_receives_the_first_step_of_what_reads_the_demo_corpus(repository, tiny_corpus, tmp_path, name):
+    config = small(repository / "configs" / f"{name}.yaml", tiny_corpus, tmp_path)
+    with msd.start(config, runtime="local") as engine:
+        batches = [next(engine.client(rank)) for rank in range(engine.mesh.world_size)]
+    held = {(source, ordinal) for batch in batches for source, ordinal, _ in getattr(batch, "sample_ids", [])}
+    assert held
+    assert {source for source, _ in held} <= set(config.sources)
+
+
+def test_the_page_says_what_each_configuration_shows_and_each_is_run_here(repository):
+    folder = repository / "configs"
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix in (".yaml", ".py")}
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    assert [name for name in files if "/" not in name and f"[{name}]({name})" not in page] == []
+    assert {name for name in files if name.endswith(".yaml")} == {
+        *(f"{name}.yaml" for name in (*READ, *DATA)),
+        *(f"models/{name}.yaml" for name in (*BACKBONES, *ENCODERS)),
+    }
 
 
 def test_the_306_sources_are_what_their_script_writes(repository):

@@ -47,10 +47,22 @@ def test_the_mesh_does_not_change_what_is_learned(config):
     assert two == pytest.approx(one, rel=1e-4)
 
 
-def test_the_script_prints_a_loss_for_each_step(tiny_corpus):
-    script = [sys.executable, str(EXAMPLE), str(tiny_corpus / "corpus.yaml"), "--steps", "2"]
+def test_the_script_prints_a_loss_for_each_step_and_goes_on_from_its_checkpoint(tiny_corpus, tmp_path):
+    assert EXAMPLE.name == "train_small.py"
+    script = [
+        sys.executable,
+        str(EXAMPLE),
+        str(tiny_corpus / "corpus.yaml"),
+        "--checkpoint",
+        str(tmp_path / "small.pt"),
+    ]
     for setting in SMALL:
         script += ["--set", setting]
-    done = subprocess.run(script, check=True, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    lines = done.stdout.splitlines()
-    assert [line.split()[:3:2] for line in lines] == [["step", "loss"]] * 2
+    lines = []
+    for steps in ("2", "3"):
+        done = subprocess.run(
+            [*script, "--steps", steps], check=True, capture_output=True, text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        lines += done.stdout.splitlines()
+    assert [line.split()[:3] for line in lines] == [["step", str(step), "loss"] for step in range(3)]
