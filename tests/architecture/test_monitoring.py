@@ -8,6 +8,8 @@ import pytest
 import yaml
 from prometheus_client.core import CounterMetricFamily
 
+import msd
+from msd.runtime.dask.watching.happenings import Happening
 from msd.runtime.dask.watching.metrics import Collector
 
 FILES = Path(__file__).parents[2] / "docs" / "monitoring"
@@ -35,8 +37,43 @@ def test_every_figure_that_is_asked_for_is_given(file):
     assert wanted <= names()
 
 
-def test_the_page_on_watching_lists_every_figure():
-    assert names() <= asked_for((FILES.parent / "how-to" / "watch-a-run.md").read_text())
+def rows_of(page: str) -> list[str]:
+    return re.findall(r"^\| `.*$", (FILES.parent / "reference" / page).read_text(), flags=re.MULTILINE)
+
+
+def test_the_page_of_metrics_lists_every_figure_and_no_other():
+    listed = {name for row in rows_of("metrics.md") for name in asked_for(row.split("|")[1])}
+    assert listed == names()
+    assert asked_for((FILES.parent / "reference" / "metrics.md").read_text()) == names()
+
+
+def test_the_page_of_metrics_lists_what_a_client_tells():
+    rows = [{"text": f"row {number}"} for number in range(40)]
+    config = msd.Config(
+        sources={"SOURCE": {"rows": rows, "transforms": [{"kind": "tokenize", "tokenizer": "bytes"}]}},
+        batch={"sequence_length": 64, "global_batch_size": 1},
+        mesh={"dp": 1},
+        num_microbatches=1,
+        runtime={"kind": "local"},
+    )
+    with msd.start(config) as engine, engine.client(rank=0) as client:
+        next(client)
+        told = set(client.metrics())
+    assert set(re.findall(r"`(msd/[\w/]+)`", " ".join(rows_of("metrics.md")))) == told
+
+
+def test_the_page_of_events_lists_every_event_with_its_fields():
+    kinds = {kind.__struct_config__.tag: kind for kind in Happening.__subclasses__()}
+    rows = rows_of("events.md")
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])} == kinds.keys()
+    for row in rows:
+        own = {
+            field
+            for name in re.findall(r"`(\w+)`", row.split("|")[1])
+            for field in kinds[name].__struct_fields__
+            if field not in Happening.__struct_fields__
+        }
+        assert {field for field in own if not re.search(rf"`{field}`", row.split("|")[2])} == set()
 
 
 def test_every_rule_says_what_happened_and_what_to_do():
