@@ -1,6 +1,7 @@
 """What the pages say is so: links lead somewhere, keys and commands exist, code blocks run."""
 
 import inspect
+import json
 import re
 import typing
 
@@ -10,7 +11,8 @@ import yaml
 from doc_names import AROUND, names_of
 from doc_pages import NAMES, PAGES, ROOT, blocks, unmarked
 
-from msd.config import CheckpointConfig, PipelineConfig, RuntimeConfig, parse_config
+from msd import start
+from msd.config import CheckpointConfig, Config, PipelineConfig, RuntimeConfig, parse_config
 from msd.core.dotted import import_dotted
 from msd.core.stages import Stages
 from msd.cost.config import CostConfig
@@ -28,6 +30,7 @@ from msd.planner.config import (
 )
 from msd.planner.config.mixture import FeedbackConfig, GroupConfig
 from msd.planner.strategies import BUILT_IN
+from msd.runtime.encoding import unpacked
 from msd.scaling.config import ScalingConfig
 from msd.sources.config import ShuffleConfig
 
@@ -111,6 +114,22 @@ def test_the_configuration_page_has_every_key_with_its_default(section):
         else:
             stated = yaml.safe_load(written[key].strip("`"))
             assert stated == (list(default) if isinstance(default, tuple) else default), key
+
+
+def test_the_page_of_states_names_every_key_of_a_state():
+    rows = [{"text": f"row {number}"} for number in range(200)]
+    source = {"rows": rows, "transforms": [{"kind": "tokenize", "tokenizer": "bytes"}]}
+    config = Config(
+        sources={"table": source}, batch={"sequence_length": 64, "global_batch_size": 2}, mesh={"dp": 1},
+        num_microbatches=1, runtime={"kind": "local"},
+    )  # fmt: skip
+    with start(config) as engine, engine.client(rank=0) as client:
+        next(client)
+        state = client.state_dict()
+    parts = {name: json.loads(unpacked(text)) for name, text in state["packed"].items()}
+    keys = {*state, *parts["sources"], *parts["planner"], *(f"sources.{key}" for key in parts["planner"]["sources"])}
+    text = (ROOT / "docs/reference/state.md").read_text(encoding="utf-8")
+    assert keys - set(re.findall(r"`([\w.]+)`", text)) == set()
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

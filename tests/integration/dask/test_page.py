@@ -83,7 +83,7 @@ def test_the_json_is_what_the_engine_tells(watched):
 
 def test_prometheus_has_every_name_that_is_documented_and_the_numbers_of_the_engine(watched):
     text, stats = read(watched, "/metrics"), watched.stats()
-    page = (ROOT / "docs/how-to/watch-a-run.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"`(msd_[a-z_]+)`", page))
     given = set(re.findall(r"^# TYPE (msd_\w+)", text, flags=re.MULTILINE))
     assert documented == {name for name in given if not name.endswith("_created")}
