@@ -8,11 +8,15 @@ import typing
 import msgspec
 import pytest
 import yaml
+from distributed.cli import dask_scheduler, dask_ssh, dask_worker
 from doc_names import AROUND, names_of
 from doc_pages import NAMES, PAGES, ROOT, blocks, unmarked
+from typer.main import get_command
 
 from msd import start
+from msd.cli.main import app
 from msd.config import CheckpointConfig, Config, PipelineConfig, RuntimeConfig, parse_config
+from msd.coordinator.staff import may_load
 from msd.core.dotted import import_dotted
 from msd.core.stages import Stages
 from msd.cost.config import CostConfig
@@ -159,15 +163,11 @@ def options_of(command):
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_command_shown_exists(page):
-    from typer.main import get_command
-
-    from msd.cli.main import app
-
     commands = get_command(app).commands
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for block in blocks(page, "sh"):
         text = block.text.replace("\\\n", " ")
-        for shown in re.findall(r"^(?:until )?(?:\S*/)?(msd|make|python|bash)\s+(.*)$", text, flags=re.MULTILINE):
+        for shown in re.findall(r"^(?:until )?(?:[^\s#]*/)?(msd|make|python|bash)\s+(.*)$", text, flags=re.MULTILINE):
             program, words = shown[0], shown[1].split("#")[0].split(";")[0].split()
             where = f"{block.name}: {program} {' '.join(words)}"
             if program == "make":
@@ -179,6 +179,51 @@ def test_every_command_shown_exists(page):
                 assert {word.partition("=")[0] for word in words[1:] if word.startswith("-")} <= known, where
             elif program in ("python", "bash") and not words[0].startswith("-"):
                 assert (ROOT / words[0]).is_file(), where
+
+
+DASK = {"scheduler": dask_scheduler.main, "worker": dask_worker.main, "ssh": dask_ssh.main}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_dask_command_shown_exists(page):
+    for block in blocks(page, "sh", "yaml"):
+        text = block.text.replace("\\\n", " ").replace("[dask, scheduler", "dask scheduler").replace(",", " ")
+        for name, words in re.findall(r"\bdask (\w+)((?:[^\n&\"]|\n {10,}--)*)", text):
+            options = set(re.findall(r"(?<!\S)--[\w-]+", words))
+            known = {option for each in DASK[name].params for option in (*each.opts, *each.secondary_opts)}
+            assert options <= known, f"{block.name}: dask {name} has no {options - known}"
+
+
+def test_manifests_name_kinds_that_there_are_and_commands_that_exist():
+    found = [
+        manifest
+        for page in (ROOT / "docs/deployment").glob("*.md")
+        for block in blocks(page, "yaml")
+        for manifest in yaml.safe_load_all(block.text)
+    ]
+    kinds = {
+        "Service": "v1", "Job": "batch/v1", "Deployment": "apps/v1",
+        "DaskCluster": "kubernetes.dask.org/v1", "DaskWorkerGroup": "kubernetes.dask.org/v1",
+    }  # fmt: skip
+    assert len(found) >= 6
+    assert all(kinds[one["kind"]] == one["apiVersion"] for one in found)
+    (run,) = [one for one in found if one["metadata"]["name"] == "msd-run"]
+    (container,) = run["spec"]["template"]["spec"]["containers"]
+    program, command, _, *words = [*container["command"], *container["args"]]
+    known = options_of(get_command(app).commands[command])
+    assert program == "msd"
+    assert {word for word in words if word.startswith("-")} <= known
+    # What one manifest names, another one makes.
+    services = {one["metadata"]["name"]: one for one in found if one["kind"] == "Service"}
+    port = int(words[words.index("--listen") + 1].removeprefix(":"))
+    assert [each["port"] for each in services["msd"]["spec"]["ports"]] == [port]
+    assert services["msd"]["spec"]["selector"].items() <= run["spec"]["template"]["metadata"]["labels"].items()
+    (cluster,) = [one for one in found if one["kind"] == "DaskCluster"]
+    (group,) = [one for one in found if one["kind"] == "DaskWorkerGroup"]
+    assert words[words.index("--scheduler") + 1] == f"tcp://{cluster['metadata']['name']}-scheduler:8786"
+    assert group["spec"]["cluster"] == cluster["metadata"]["name"]
+    assert not may_load(f"{group['metadata']['name']}-worker-0")
+    assert may_load(f"{cluster['metadata']['name']}-default-worker-0")
 
 
 def test_every_test_named_on_the_page_of_failures_exists():
@@ -209,10 +254,6 @@ def test_each_failure_that_others_reported_is_answered_by_a_test_that_names_it()
 
 
 def test_the_command_page_has_every_command_with_its_options():
-    from typer.main import get_command
-
-    from msd.cli.main import app
-
     text = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
     chunks = {chunk.partition("\n")[0]: chunk for chunk in re.split(r"^## ", text, flags=re.MULTILINE)[1:]}
     commands = get_command(app).commands
