@@ -27,7 +27,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 
 docs: $(STAMP)
-	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/docs
+	$(BIN)/python -m sphinx -E -W --keep-going -q -c docs . build/docs
 	@echo "open build/docs/index.html"
 
 notebooks: $(STAMP)

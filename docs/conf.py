@@ -30,6 +30,8 @@ nitpicky = True
 
 html_theme = "furo"
 html_title = f"msd {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
@@ -82,11 +84,6 @@ def _link(app: Sphinx, docname: str, found: re.Match[str]) -> str:
     return f"[{text}]({target.rstrip('/')}/README.md)" if (place / "README.md").is_file() else text
 
 
-def navigation_anew(app: Sphinx, env: object, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
-    """Return pages to read again: those that lead to others, where pages came or went."""
-    return [page for page in NAVIGATION if page in app.project.docnames] if added or removed else []
-
-
 def lead_to_index(app: Sphinx, error: Exception | None) -> None:
     """Write a first page at the top that leads to the index."""
     if error is None and app.builder.format == "html":
@@ -97,6 +94,5 @@ def lead_to_index(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connect what is above."""
     app.connect("source-read", add_navigation)
-    app.connect("env-get-outdated", navigation_anew)
     app.connect("build-finished", lead_to_index)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

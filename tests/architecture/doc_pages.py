@@ -54,7 +54,8 @@ class Block:
     @property
     def name(self) -> str:
         """Where it is."""
-        return f"{self.page.relative_to(ROOT)} line {self.line}"
+        page = self.page.relative_to(ROOT) if self.page.is_relative_to(ROOT) else self.page.name
+        return f"{page} line {self.line}"
 
 
 def blocks(page: Path, *languages: str) -> Iterator[Block]:

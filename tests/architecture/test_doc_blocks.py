@@ -21,23 +21,59 @@ RUN = {"python", "yaml", "sh"}
 """Languages that tests run: Python as it stands, YAML as a configuration, and commands below."""
 
 
+def unanswered(page: Path) -> list[str]:
+    """Return what is neither run by a test nor marked with what CI lacks."""
+    text = page.read_text(encoding="utf-8")
+    found = [f"{block.name}: {fault}" for block in blocks(page) if (fault := fault_of(block)) is not None]
+    if re.search(r"^[ \t]+```", text, flags=re.MULTILINE):
+        found.append("a block is indented: tests find those at the margin")
+    if re.search(r"^(?: {4}|\t)" + COMMANDS, text, flags=re.MULTILINE):
+        found.append("a command is indented: write a block of sh")
+    if len(re.findall(r"^```", text, flags=re.MULTILINE)) != 2 * len(list(blocks(page))):
+        found.append("a fence is no block: it lacks its end, or says more than a language")
+    return found
+
+
+def fault_of(block: Block) -> str | None:
+    if block.mark == "needs":
+        return None if block.what in NEEDS else f"{block.what} is not known to be lacking; see NEEDS"
+    if block.mark == "run by":
+        missing = not_run_by(block)
+        return f"{block.what} does not name {', '.join(sorted(missing))}" if missing else None
+    if block.mark is not None:
+        return f"a mark is 'needs' or 'run by', not {block.mark!r}"
+    if block.language in ("", "text"):
+        return "it is a command: write sh" if re.search("^" + COMMANDS, block.text, flags=re.MULTILINE) else None
+    return None if block.language in RUN else f"nothing runs {block.language}; mark what it needs"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_block_is_run_or_says_what_ci_lacks(page):
-    text = page.read_text(encoding="utf-8")
-    assert not re.search(r"^[ ]+```", text, flags=re.MULTILINE), "blocks begin at the margin, where tests find them"
-    assert not re.search(r"^(?: {4}|\t)" + COMMANDS, text, flags=re.MULTILINE), "commands stand in blocks marked sh"
-    assert len(re.findall(r"^```", text, flags=re.MULTILINE)) == 2 * len(list(blocks(page)))
-    for block in blocks(page):
-        if block.mark == "needs":
-            assert block.what in NEEDS, block.name
-        elif block.mark == "run by":
-            assert not_run_by(block) == set(), f"{block.name}: {block.what} does not name it"
-        else:
-            assert block.mark is None, f"{block.name}: a mark is 'needs' or 'run by', not {block.mark!r}"
-            if block.language in ("", "text"):
-                assert not re.search("^" + COMMANDS, block.text, flags=re.MULTILINE), f"{block.name} is a command: sh"
-            else:
-                assert block.language in RUN, f"{block.name}: nothing runs {block.language}; mark what it needs"
+    assert unanswered(page) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("```toml\na = 1\n```\n", "line 2: nothing runs toml; mark what it needs"),
+        ("```\nmsd plan x.yaml\n```\n", "line 2: it is a command: write sh"),
+        ("<!-- needs: patience -->\n```sh\nmake all\n```\n", "line 3: patience is not known to be lacking; see NEEDS"),
+        ("<!-- run by: Makefile -->\n```sh\nmsd fly\n```\n", "line 3: Makefile does not name msd fly"),
+        (
+            "<!-- run by: tests/faults/test_served_again.py -->\n```sh\nmsd serve --fast\n```\n",
+            "line 3: tests/faults/test_served_again.py does not name --fast",
+        ),
+        ("<!-- skip: it -->\n```sh\nmsd plan\n```\n", "line 3: a mark is 'needs' or 'run by', not 'skip'"),
+        ("- so:\n  ```sh\n  msd plan\n  ```\n", "a block is indented: tests find those at the margin"),
+        ("    msd plan x.yaml\n", "a command is indented: write a block of sh"),
+        ("```{code} sh\nmsd plan x.yaml\n```\n", "a fence is no block: it lacks its end, or says more than a language"),
+    ],
+)
+def test_a_block_that_nothing_runs_is_named(tmp_path, text, fault):
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    (told,) = unanswered(page)
+    assert told.removeprefix("page.md ") == fault
 
 
 def commands_of(block: Block) -> list[list[str]]:
