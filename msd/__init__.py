@@ -121,7 +121,12 @@ def start(
 
 
 def connect(
-    address: "str | Engine", rank: int, *, deadline_s: float | None = None, warn_s: float | None = 30.0
+    address: "str | Engine",
+    rank: int,
+    *,
+    deadline_s: float | None = None,
+    warn_s: float | None = 30.0,
+    security: Any = None,
 ) -> "RankClient":
     """Return a client for one rank of a run.
 
@@ -135,9 +140,13 @@ def connect(
             nothing of the reason.
         warn_s: Over the link, a wait that lasts so long is logged as a warning of logger `msd` with what is waited for,
             and again each time it has lasted twice as long; None logs none.
+        security: Over the link, `{"ca": ..., "certificate": ..., "key": ...}`: files in PEM, with which nothing but TLS
+            is spoken on TCP. None takes the environment's MSD_TLS_CA, MSD_TLS_CERT and MSD_TLS_KEY; where they are not
+            set either, no TLS.
 
     Raises:
-        ConfigError: If nothing can run at the address, or the rank is outside the mesh.
+        ConfigError: If nothing can run at the address, the rank is outside the mesh, or one side refuses the other's
+            certificate.
         DeadlineError: If the run does not appear there in time.
     """
     if not isinstance(address, str):
@@ -149,18 +158,24 @@ def connect(
 
         return running_engine(address).client(rank)
     from msd.client import RankClient
+    from msd.client.link.certificates import certificates_of
     from msd.client.remote import SocketTransport
 
-    return RankClient(SocketTransport(address, deadline_s=deadline_s, warn_s=warn_s), rank=rank)
+    certificates = certificates_of(security)
+    return RankClient(
+        SocketTransport(address, deadline_s=deadline_s, warn_s=warn_s, certificates=certificates), rank=rank
+    )
 
 
-def control(address: "str | Engine", *, deadline_s: float = 30.0) -> "RunControl":
+def control(address: "str | Engine", *, deadline_s: float = 30.0, security: Any = None) -> "RunControl":
     """Return a run that is under way, to look at it and to change what it draws: `mix`, `suspend`, `stats`, ...
 
     Args:
         address: `engine.address`, or what `msd.connect` takes besides; or the engine itself.
         deadline_s: For how long a run that does not answer is tried again.
+        security: Certificates, as `msd.connect` takes them; an engine knows its own.
     """
+    from msd.client.link.certificates import certificates_of
     from msd.runtime.control import RunControl
 
     found = address if isinstance(address, str) else getattr(address, "address", None)
@@ -168,7 +183,9 @@ def control(address: "str | Engine", *, deadline_s: float = 30.0) -> "RunControl
         raise ConfigError(
             "msd.control takes the address of a run on Dask, or its engine; a local engine has methods of its own"
         )
-    return RunControl(found, deadline_s=deadline_s)
+    is_own = not isinstance(address, str) and security is None
+    certificates = getattr(address, "certificates", None) if is_own else certificates_of(security)
+    return RunControl(found, deadline_s=deadline_s, certificates=certificates)
 
 
 def plan(

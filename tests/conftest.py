@@ -4,6 +4,7 @@ import importlib.util
 import itertools
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def _own_surroundings(_caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A library that a test runs may configure logging, which disables the loggers that exist.
     monkeypatch.setattr(logging.getLogger("msd"), "disabled", False)
     monkeypatch.setenv("MSD_CACHE", str(_caches / str(next(_numbers))))
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MSD_TLS_CA", "MSD_TLS_CERT", "MSD_TLS_KEY"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -56,6 +57,22 @@ def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus") / "tiny"
     make_corpus(folder, scale=0.1)
     return folder
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, str]]:
+    """Returns `security` by what its certificates are: `run`, `other` (of another CA), `expired`, `any host`."""
+    from msd.runtime.authority import make_certificates
+
+    options = {"run": {}, "other": {}, "expired": {"days": -1 / 48}, "any host": {"any_host": True}}
+    made: dict[str, dict[str, str]] = {}
+
+    def of_kind(kind: str) -> dict[str, str]:
+        if kind not in made:
+            made[kind] = make_certificates(tmp_path_factory.mktemp("certificates"), **options[kind]).security
+        return made[kind]
+
+    return of_kind
 
 
 @pytest.fixture(scope="session")

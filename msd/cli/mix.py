@@ -31,10 +31,11 @@ Who = Annotated[str | None, typer.Option("--who", help="Who decides, for the jou
 
 def run_at(address: str) -> "RunControl":
     """Return the run at an address, or the one that a file names."""
+    from msd.client.link.certificates import certificates_of
     from msd.runtime.control import RunControl
 
     is_file = "://" not in address and Path(address).is_file()
-    return RunControl(Path(address).resolve().as_uri() if is_file else address)
+    return RunControl(Path(address).resolve().as_uri() if is_file else address, certificates=certificates_of())
 
 
 @app.command()

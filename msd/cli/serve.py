@@ -25,9 +25,10 @@ CHECK_S = 2.0
 
 def _print_dask_config(is_wanted: bool) -> None:
     if is_wanted:
+        from msd.runtime.dask.securing import settings_for_others
         from msd.runtime.dask.settings import as_yaml
 
-        print(as_yaml())
+        print(as_yaml(settings_for_others()))
         raise typer.Exit
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from msd.client.link.arrival import arrival
 from msd.client.link.asking import ask_run
 from msd.client.link.batches import decode
+from msd.client.link.certificates import Certificates
 from msd.client.link.channel import Channel
 from msd.client.link.frames import Frame, Kind
 from msd.client.link.messages import Ended, Load, Moved, Stated, Welcome, error_of, moved_of, optional, value
@@ -55,7 +56,13 @@ class SocketTransport:
     """Serves one rank from wherever the run holds its batches; see `msd.client.client.BatchTransport`."""
 
     def __init__(
-        self, address: str, *, deadline_s: float | None = None, warn_s: float | None = 30.0, prefetch: int = 2
+        self,
+        address: str,
+        *,
+        deadline_s: float | None = None,
+        warn_s: float | None = 30.0,
+        prefetch: int = 2,
+        certificates: Certificates | None = None,
     ) -> None:
         """Get ready; `connect` dials.
 
@@ -66,6 +73,7 @@ class SocketTransport:
             warn_s: A wait of the loop that lasts so long is logged as a warning, and again each time it has lasted
                 twice as long; None logs none.
             prefetch: Steps that are held for the loop.
+            certificates: Of the rank: with them nothing but TLS is spoken on TCP; None speaks none.
 
         Raises:
             ConfigError: If a number cannot be used.
@@ -79,6 +87,7 @@ class SocketTransport:
         self._deadline_s = _DEADLINE_S if deadline_s is None else deadline_s
         self._follows_deadline = deadline_s is None
         self._warn_s = warn_s
+        self._certificates = certificates
         self._changed = threading.Condition()
         self._prefetch = Prefetch(depth=prefetch)
         self._rank = -1
@@ -181,7 +190,13 @@ class SocketTransport:
         self._reporter.report(losses)
 
     def _send_report(self, losses: dict[str, float]) -> None:
-        ask_run(self._address, "report", {"losses": losses, "who": f"rank {self._rank}"}, deadline_s=self._deadline_s)
+        ask_run(
+            self._address,
+            "report",
+            {"losses": losses, "who": f"rank {self._rank}"},
+            deadline_s=self._deadline_s,
+            certificates=self._certificates,
+        )
 
     def disconnect(self, rank: int, session: int) -> None:
         """Release the rank; its thread and connection are gone afterwards."""
@@ -269,7 +284,14 @@ class SocketTransport:
         """Return a connection on which the rank is welcome, however often it takes; None when it is to be closed."""
         pause_s, longest_s = _PAUSES_S
         where, has_warned = self._address.partition("?")[0], False
-        reach = Reach(self._address, self._rank, client=self._client, adopt=self._adopt, waits_for=self._note_waits_for)
+        reach = Reach(
+            self._address,
+            self._rank,
+            client=self._client,
+            adopt=self._adopt,
+            waits_for=self._note_waits_for,
+            certificates=self._certificates,
+        )
         while True:
             with self._changed:
                 if lost is not None and not self._is_closing:

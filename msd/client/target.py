@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from typing import Protocol
+from typing import Any, Protocol
 
 from msd.client.client import RankClient
 from msd.core.mesh import Mesh
@@ -22,8 +22,8 @@ class HasClients(Protocol):
         ...
 
 
-def client_of(target: "str | HasClients | RankClient", rank: int | None) -> RankClient:
-    """Return the client of a rank; None takes the environment's `RANK`.
+def client_of(target: "str | HasClients | RankClient", rank: int | None, security: Any = None) -> RankClient:
+    """Return the client of a rank; None takes the environment's `RANK`; `security` counts for an address.
 
     Raises:
         ConfigError: If the rank is not said or lies outside the mesh, or nothing runs there.
@@ -42,7 +42,7 @@ def client_of(target: "str | HasClients | RankClient", rank: int | None) -> Rank
     chosen = rank_of(target) if rank is None else rank
     if isinstance(target, str):
         # Only the top of the package knows what may run at an address; rooms do not import it.
-        client: RankClient = importlib.import_module("msd").connect(target, rank=chosen)
+        client: RankClient = importlib.import_module("msd").connect(target, rank=chosen, security=security)
         return client
     return target.client(chosen)
 

@@ -126,6 +126,7 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
         pin_memory: bool = False,
         device: Any = None,
         steps: int | None = None,
+        security: Any = None,
     ) -> None:
         """Connect a rank.
 
@@ -144,6 +145,7 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
             pin_memory: Hand out batches in page-locked memory.
             device: Move batches there.
             steps: Each iteration over the loader ends after so many steps; None goes on to the end of the run.
+            security: Certificates for an address, as `msd.connect` takes them.
 
         Raises:
             ConfigError: If the rank is not said or lies outside the mesh, the trainer's mesh is not the run's, nothing
@@ -162,7 +164,7 @@ class DataLoader(IterableDataset):  # type: ignore[misc]  # torch is not followe
         if device_mesh is not None:
             trainer = Mesh.from_device_mesh(device_mesh, names=device_mesh_names)
             rank = device_mesh.get_rank() if rank is None else rank
-        self._client = client_of(address_or_engine, rank)
+        self._client = client_of(address_or_engine, rank, security)
         try:
             check_mesh(self._client.mesh, trainer, from_environment=rank is None)
         except ConfigError:

@@ -175,6 +175,10 @@ def _resolve_paths(raw: dict[str, Any], base: Path) -> None:
         _resolve(raw["runtime"], "events", base)
     if isinstance(raw.get("checkpoint"), dict):
         _resolve(raw["checkpoint"], "path", base)
+    security = raw.get("security")
+    for section in (security, *security.values()) if isinstance(security, dict) else ():
+        for key in ("ca", "certificate", "key") if isinstance(section, dict) else ():
+            _resolve(section, key, base)
     sources = raw.get("sources")
     if not isinstance(sources, dict):
         return

@@ -10,6 +10,7 @@ import msgspec
 
 from msd.config.decode import decode
 from msd.config.doors import as_dict, decode_sources, merged, merged_mesh, merged_sources, normalised
+from msd.config.security import SecurityConfig
 from msd.config.strategy import strategy_of
 from msd.core.axes import AXES, SPLIT_DP
 from msd.core.checks import check_range, few, own_path
@@ -150,6 +151,8 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
     """Null writes and resumes nothing."""
     scaling: ScalingConfig | None = None
     """Null keeps the sizes that the run began with."""
+    security: SecurityConfig | None = None
+    """Certificates: everything that goes over TCP is encrypted, and both sides show one. Null encrypts nothing."""
 
     def __post_init__(self) -> None:
         for name, kind in typing.get_type_hints(Config).items():
@@ -262,6 +265,8 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
         if not self.sources:
             raise ConfigError(NO_SOURCES)
         strategy_of(self.strategy)
+        if self.security is not None:
+            self.security.check_scheduler(self.runtime.scheduler)
         mesh = self.place
         self._check_mixture()
         if isinstance(self.loaders, dict):

@@ -3,6 +3,7 @@
 from typing import Any
 
 from msd.client.link.asking import ask_run
+from msd.client.link.certificates import Certificates
 from msd.core.journal import Edit, edits_to_state
 from msd.runtime.edits import TakesEdits
 
@@ -13,15 +14,17 @@ class RunControl(TakesEdits):
     Each call is a connection of its own: nothing is held between two.
     """
 
-    def __init__(self, address: str, *, deadline_s: float = 30.0) -> None:
+    def __init__(self, address: str, *, deadline_s: float = 30.0, certificates: Certificates | None = None) -> None:
         """Get ready; nothing is dialled.
 
         Args:
             address: Of the run, as `msd.connect` takes it.
             deadline_s: For how long a run that does not answer is tried again.
+            certificates: Of this side: with them nothing but TLS is spoken on TCP; None speaks none.
         """
         self.address = address
         self._deadline_s = deadline_s
+        self._certificates = certificates
 
     def stats(self) -> dict[str, Any]:
         """Return what the run has done so far; see `Engine.stats`."""
@@ -48,4 +51,4 @@ class RunControl(TakesEdits):
         return step
 
     def _ask(self, method: str, **arguments: Any) -> Any:
-        return ask_run(self.address, method, arguments, deadline_s=self._deadline_s)
+        return ask_run(self.address, method, arguments, deadline_s=self._deadline_s, certificates=self._certificates)

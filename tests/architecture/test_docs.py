@@ -16,6 +16,7 @@ from typer.main import get_command
 from msd import start
 from msd.cli.main import app
 from msd.config import CheckpointConfig, Config, PipelineConfig, RuntimeConfig, parse_config
+from msd.config.security import PairConfig, SecurityConfig
 from msd.coordinator.staff import may_load
 from msd.core.dotted import import_dotted
 from msd.core.stages import Stages
@@ -46,6 +47,7 @@ SECTIONS = {
     "balance": BalanceConfig, "encoder": EncoderConfig, "runtime": RuntimeConfig, "checkpoint": CheckpointConfig,
     "scaling": ScalingConfig, "turn": TurnConfig,
 }  # fmt: skip
+SECTIONS |= {"security": SecurityConfig, "pair": PairConfig}
 SECTIONS |= {f"kind: {kind.__struct_config__.tag}": kind for kind in typing.get_args(TransformConfig)}
 SECTIONS |= {f"cost kind: {kind.__struct_config__.tag}": kind for kind in typing.get_args(CostConfig)}
 

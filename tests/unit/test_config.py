@@ -109,6 +109,7 @@ def test_what_is_left_out_has_the_values_of_the_contract():
         },
         "checkpoint": None,
             "scaling": None,
+            "security": None,
     }  # fmt: skip
     expected = {
         "split": (0.0, 1.0), "overflow": "split", "shuffle": {"block_bytes": "1MiB", "window": "auto"},

@@ -2,6 +2,7 @@
 
 - `msd://host:port?token=...&run=...`: the run's registry, or any constructor
 - `tcp://host:port?token=...`: the same
+- `tls://host:port?token=...`: the same, of a run that speaks to nobody without a certificate
 - `unix:///path?token=...`: on this host
 - `file:///path`: a JSON file that holds one of the above; a rank waits for it to appear
 """
@@ -17,9 +18,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
+from msd.client.link.certificates import VARIABLES, Certificates
+from msd.client.link.stream import Stream
 from msd.errors import ConfigError
 
-FORMS = "msd://host:port?token=..., tcp://host:port?token=..., unix:///path?token=... or file:///path"
+FORMS = "msd://host:port?token=..., tcp://..., tls://..., unix:///path?token=... or file:///path"
 
 _KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 
@@ -32,6 +35,8 @@ class Address:
     """Of a Unix socket; empty for TCP."""
     host: str = ""
     port: int = 0
+    is_tls: bool = False
+    """Whether TLS is spoken there. It may be where this is not set: who has certificates speaks nothing else on TCP."""
     token: str = field(default="", repr=False)
     run: str | None = None
     """Which run is expected there; None takes any."""
@@ -55,8 +60,8 @@ class Address:
             host, port = parts.hostname, parts.port
         except ValueError:
             host = port = None
-        if parts.scheme in ("msd", "tcp") and host and port:
-            return cls(host=host, port=port, token=token, run=run)
+        if parts.scheme in ("msd", "tcp", "tls") and host and port:
+            return cls(host=host, port=port, is_tls=parts.scheme == "tls", token=token, run=run)
         raise ConfigError(f"no run can be reached at {text.partition('?')[0]!r}; use {FORMS}")
 
     def at(self, place: str) -> "Address":
@@ -73,7 +78,8 @@ class Address:
     def __str__(self) -> str:
         if self.path:
             return f"unix://{quote(self.path)}"
-        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
+        scheme = "tls" if self.is_tls else "tcp"
+        return f"{scheme}://[{self.host}]:{self.port}" if ":" in self.host else f"{scheme}://{self.host}:{self.port}"
 
 
 def is_file(text: str) -> bool:
@@ -151,16 +157,36 @@ def _write_for_owner(target: Path, text: str, *, what: str) -> None:
         ) from None
 
 
-def dial(address: Address, *, timeout_s: float) -> socket.socket:
+def dial(address: Address, *, timeout_s: float, certificates: Certificates | None = None) -> Stream:
     """Return a connected socket.
+
+    Args:
+        address: Of a server.
+        timeout_s: To connect, and once more to agree on TLS.
+        certificates: Of this side: with them nothing but TLS is spoken on TCP. A Unix socket needs none.
 
     Raises:
         OSError: If nobody answers there.
+        ConfigError: If one side refuses the other for its certificate, or TLS is wanted and there is none.
     """
     if not address.path:
+        if address.is_tls and certificates is None:
+            raise ConfigError(
+                f"{address} is served with TLS alone; name the CA of the run and a certificate with its key: set "
+                f"{', '.join(VARIABLES.values())}, or pass security="
+            )
         sock = socket.create_connection((address.host, address.port), timeout=timeout_s)
         tune(sock)
-        return sock
+        if certificates is None:
+            return sock
+        # A rank that needs no TLS does not import it.
+        from msd.client.link.tls import to_run
+
+        try:
+            return to_run(sock, certificates, address.host, str(address), limit_s=timeout_s)
+        except BaseException:
+            sock.close()
+            raise
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout_s)

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from msd.client.link.address import resolve
+from msd.client.link.certificates import Certificates
 from msd.client.link.channel import Channel
 from msd.client.link.frames import Kind
 from msd.errors import DeadlineError
@@ -11,7 +12,14 @@ from msd.errors import DeadlineError
 _PAUSE_S = 0.2
 
 
-def ask_run(address: str, method: str, arguments: dict[str, Any], *, deadline_s: float) -> Any:
+def ask_run(
+    address: str,
+    method: str,
+    arguments: dict[str, Any],
+    *,
+    deadline_s: float,
+    certificates: Certificates | None = None,
+) -> Any:
     """Return what a run answers; see `msd.runtime.control`. Nothing is held between two questions.
 
     Args:
@@ -19,6 +27,7 @@ def ask_run(address: str, method: str, arguments: dict[str, Any], *, deadline_s:
         method: What is asked.
         arguments: JSON-able.
         deadline_s: For how long a run that does not answer is tried again.
+        certificates: Of this side: with them nothing but TLS is spoken on TCP; None speaks none.
 
     Raises:
         DeadlineError: If it cannot be reached.
@@ -27,7 +36,7 @@ def ask_run(address: str, method: str, arguments: dict[str, Any], *, deadline_s:
     deadline = time.monotonic() + deadline_s
     while True:
         try:
-            channel = Channel(resolve(address))
+            channel = Channel(resolve(address), certificates)
             try:
                 channel.open()
                 answer = channel.ask(Kind.CONTROL, {"method": method, "arguments": arguments})

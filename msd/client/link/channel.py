@@ -3,15 +3,16 @@
 import contextlib
 import functools
 import importlib.metadata
-import select
 import socket
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from msd.client.link.address import Address, dial
+from msd.client.link.certificates import Certificates
 from msd.client.link.frames import Frame, Kind, receive_frame, send_frame, set_stall
 from msd.client.link.messages import WrongRun, error_of, value
+from msd.client.link.stream import ready
 
 STALL_S = 5.0
 """A server that says nothing, or stops in the middle of a frame, for so long is taken for lost: it answers a question
@@ -23,16 +24,21 @@ OPEN_S = 3.0
 class Channel:
     """Requests out, frames in. Any thread may send; one receives."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, certificates: Certificates | None = None) -> None:
         """Dial a server.
+
+        Args:
+            address: Of the server.
+            certificates: Of this side; None speaks no TLS.
 
         Raises:
             OSError: If nobody answers there.
+            ConfigError: If one side refuses the other for its certificate.
         """
         self.address = address
         self.run = ""
         self._lock = threading.Lock()
-        self._sock = dial(address, timeout_s=OPEN_S)
+        self._sock = dial(address, timeout_s=OPEN_S, certificates=certificates)
         self._is_closed = False
         set_stall(self._sock, STALL_S)
 
@@ -91,9 +97,7 @@ class Channel:
             OSError: If the connection is lost.
             EngineError: If what arrives is not a frame.
         """
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
-        return receive_frame(self._sock) if poll.poll(timeout_s * 1000) else None
+        return receive_frame(self._sock) if ready(self._sock, timeout_s=timeout_s) else None
 
     def abort(self) -> None:
         """Cut the connection, from any thread: whoever waits on it learns so."""

@@ -9,7 +9,6 @@ import contextlib
 import hmac
 import logging
 import math
-import select
 import socket
 import threading
 import time
@@ -19,7 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msd.client.link.address import tune
 from msd.client.link.batches import Encoded
-from msd.client.link.frames import Frame, Kind, protocol_name, receive_frame, send_frame, set_stall
+from msd.client.link.certificates import VARIABLES, ServerCertificates
+from msd.client.link.frames import MAGIC, Frame, Kind, protocol_name, receive_frame, send_frame, set_stall
 from msd.client.link.messages import (
     Ended,
     Moved,
@@ -35,6 +35,7 @@ from msd.client.link.messages import (
     value,
 )
 from msd.client.link.patience import SOON_S, Asking
+from msd.client.link.stream import Stream, ready
 from msd.errors import EngineError, MsdError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ _LOG = logging.getLogger(__name__)
 _SLICE_S = 0.2
 _MAX_WAIT_S = 60.0
 _OPEN_S = 10.0
+"""For so long a connection may take to show what lets it in."""
 _MAX_OPEN_BYTES = 64 << 10
 _NO_BODY = 0
 _FAREWELL_S = 1.0
@@ -58,8 +60,12 @@ class Conversation:
         """Get ready to serve a connection that was just accepted."""
         self.rank = -1
         """Who speaks, once it has said so."""
+        self.is_let_in = False
+        """Whether it has shown what it must."""
+        self.opens_until = time.monotonic() + _OPEN_S
+        self._raw = sock
         self._server = server
-        self._sock = sock
+        self._sock: Stream = sock
         self._wake_end, self._waker = socket.socketpair()
         self._welcome: Welcome | None = None
         self._has_left = False
@@ -133,8 +139,13 @@ class Conversation:
 
     def _open(self) -> None:
         """Check that the other side speaks our protocol and may come in."""
-        tune(self._sock)
-        set_stall(self._sock, min(_OPEN_S, self._server.stall_s))
+        limit_s = min(_OPEN_S, self._server.stall_s)
+        tune(self._raw)
+        if self._server.certificates is not None and self._raw.family != socket.AF_UNIX:
+            encrypted = self._encrypted(self._server.certificates, limit_s)
+            with self._lock:
+                self._sock = encrypted
+        set_stall(self._sock, limit_s)
         frame = receive_frame(self._sock, max_header_bytes=_MAX_OPEN_BYTES, max_body_bytes=_NO_BODY)
         if frame.kind != Kind.OPEN:
             raise EngineError(f"a connection begins with OPEN ({int(Kind.OPEN)}), got a frame of kind {frame.kind}")
@@ -143,22 +154,41 @@ class Conversation:
         if not hmac.compare_digest(value(frame.header, "token", str).encode(), self._server.token.encode()):
             raise WrongRun(f"{ours} refuses the token of a rank with msd {version}; take the run's present address")
         set_stall(self._sock, self._server.stall_s)
+        self.is_let_in = True
         self._send(Kind.OPENED, {"run": self._server.run, "version": self._server.version})
+
+    def _encrypted(self, certificates: ServerCertificates, limit_s: float) -> Stream:
+        """Agree on TLS with the other side; whoever shows no certificate of our CA is told so in TLS, and nothing else.
+
+        Raises:
+            EngineError: If it speaks our protocol without TLS.
+            OSError: If it is not let in, or the connection is lost.
+        """
+        self._raw.settimeout(limit_s)
+        if self._raw.recv(1, socket.MSG_PEEK) == MAGIC[:1]:
+            raise EngineError(
+                f"run {self._server.run} is served with TLS alone; name the CA of the run and a certificate with its "
+                f"key: set {', '.join(VARIABLES.values())}, or pass security="
+            )
+        from msd.client.link.tls import to_rank
+
+        try:
+            return to_rank(self._raw, certificates.context(), limit_s=limit_s)
+        except OSError as error:
+            _LOG.info("a connection was not let in: %s", error)
+            raise
 
     def _request(self) -> Frame:
         """Return the next request, announcing a move in the meantime."""
         if self._next is not None:
             frame, self._next = self._next, None
             return frame
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
-        poll.register(self._wake_end, select.POLLIN)
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll()}
-            if self._wake_end.fileno() in ready:
+            found = ready(self._sock, self._wake_end)
+            if self._wake_end.fileno() in found:
                 self._wake_end.recv(64)
                 self._tell_news()
-            if self._sock.fileno() in ready:
+            if self._sock.fileno() in found:
                 return receive_frame(self._sock, max_body_bytes=_NO_BODY)
 
     def _answer(self, frame: Frame) -> None:
@@ -240,11 +270,9 @@ class Conversation:
 
     def _is_interrupted(self, until: float) -> bool:
         """Take in what was said while a step is waited for; return whether it is something else to do."""
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
         self._tell_news()
         # A handler that does not wait as asked must not make this spin.
-        while poll.poll(max(0, int((until - time.monotonic()) * 1000))):
+        while ready(self._sock, timeout_s=max(0.0, until - time.monotonic())):
             frame = receive_frame(self._sock, max_body_bytes=_NO_BODY)
             if frame.kind not in (Kind.TAKEN, Kind.MOVED_SEEN):
                 self._next = frame
@@ -336,6 +364,6 @@ class Conversation:
                 _LOG.exception("the loss of rank %s could not be noted", self.rank)
 
 
-def _shut(sock: socket.socket) -> None:
+def _shut(sock: Stream) -> None:
     with contextlib.suppress(OSError):  # It may not be connected any more.
         sock.shutdown(socket.SHUT_RDWR)

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from msd.client.link.stream import Stream
 from msd.core.arrays import UInt8Array
 from msd.errors import EngineError
 
@@ -75,7 +76,7 @@ def protocol_name(version: tuple[int, int] = PROTOCOL) -> str:
     return f"{version[0]}.{version[1]}"
 
 
-def set_stall(sock: socket.socket, stall_s: float) -> None:
+def set_stall(sock: Stream, stall_s: float) -> None:
     """Make the socket block, and give up when nothing moves for `stall_s`."""
     sock.settimeout(None)
     whole = int(stall_s)
@@ -84,7 +85,7 @@ def set_stall(sock: socket.socket, stall_s: float) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
-def send_frame(sock: socket.socket, kind: Kind, header: dict[str, Any], body: Sequence[memoryview] = ()) -> None:
+def send_frame(sock: Stream, kind: Kind, header: dict[str, Any], body: Sequence[memoryview] = ()) -> None:
     """Send one frame; the parts of the body go from where they lie.
 
     Raises:
@@ -96,7 +97,7 @@ def send_frame(sock: socket.socket, kind: Kind, header: dict[str, Any], body: Se
 
 
 def receive_frame(
-    sock: socket.socket, *, max_header_bytes: int = MAX_HEADER_BYTES, max_body_bytes: int = MAX_BODY_BYTES
+    sock: Stream, *, max_header_bytes: int = MAX_HEADER_BYTES, max_body_bytes: int = MAX_BODY_BYTES
 ) -> Frame:
     """Receive one frame; its body is one fresh buffer.
 
@@ -151,7 +152,7 @@ def _aligned(nbytes: int) -> UInt8Array:
     return buffer[start : start + nbytes]
 
 
-def _send_all(sock: socket.socket, parts: list[memoryview]) -> None:
+def _send_all(sock: Stream, parts: list[memoryview]) -> None:
     place = 0
     while place < len(parts):
         try:
@@ -165,7 +166,7 @@ def _send_all(sock: socket.socket, parts: list[memoryview]) -> None:
             parts[place] = parts[place][sent:]
 
 
-def _receive_into(sock: socket.socket, view: memoryview) -> None:
+def _receive_into(sock: Stream, view: memoryview) -> None:
     while view.nbytes:
         try:
             received = sock.recv_into(view, view.nbytes, socket.MSG_WAITALL)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from msd.client.link.address import Address, is_file, resolve
+from msd.client.link.certificates import Certificates
 from msd.client.link.channel import Channel
 from msd.client.link.frames import Frame, Kind
 from msd.client.link.messages import Place, Stated, Welcome, WrongRun, places_of, value, welcome_of
@@ -24,6 +25,7 @@ class Reach:
         client: str,
         adopt: Callable[[Channel], None],
         waits_for: Callable[[str], None],
+        certificates: Certificates | None = None,
     ) -> None:
         """Get ready; nothing is dialled.
 
@@ -33,12 +35,14 @@ class Reach:
             client: Who speaks for it.
             adopt: Called with each connection before anything is awaited on it, so that it can be cut; may raise.
             waits_for: Called with what the run waits for while it is at work on an answer.
+            certificates: Of the rank; None speaks no TLS.
         """
         self._address = address
         self._rank = rank
         self._client = client
         self._adopt = adopt
         self._waits_for = waits_for
+        self._certificates = certificates
         self._failed: dict[str, str] = {}
 
     @property
@@ -99,7 +103,7 @@ class Reach:
 
     def _dial(self, address: Address, run: str | None) -> Channel:
         try:
-            channel = Channel(address)
+            channel = Channel(address, self._certificates)
         except OSError as error:
             self._note(str(address), error)
             raise
@@ -148,6 +152,14 @@ def reason(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
+def _is_ours(path: str) -> bool:
+    """Return whether there is a socket that nobody but us, or who may do anything, can have made."""
+    try:
+        return os.stat(path).st_uid in (os.geteuid(), 0) or os.geteuid() == 0
+    except OSError:
+        return False
+
+
 def _nearest(present: Address, places: list[Place]) -> list[Address]:
     """Return addresses by nearness: sockets of this host, TCP of this host, TCP elsewhere. None says: stay here."""
     here = socket.gethostname()
@@ -156,7 +168,7 @@ def _nearest(present: Address, places: list[Place]) -> list[Address]:
         for text in place.addresses:
             address = present.at(text)
             if address.path:
-                if place.host == here and os.path.exists(address.path):
+                if place.host == here and _is_ours(address.path):
                     ranked.append((0, address))
             else:
                 ranked.append((1 if place.host == here else 2, address))

@@ -5,6 +5,7 @@ and may block there. What goes out on a connection is sent by its thread alone.
 """
 
 import contextlib
+import logging
 import os
 import selectors
 import socket
@@ -15,11 +16,17 @@ from typing import Any, Protocol
 
 from msd.client.link.address import Address
 from msd.client.link.batches import Encoded
+from msd.client.link.certificates import Certificates, ServerCertificates
 from msd.client.link.conversation import Conversation
 from msd.client.link.messages import Ended, Load, Moved, NotYet, Place, Stated, Welcome
 from msd.errors import EngineError
 
+_LOG = logging.getLogger(__name__)
 _UNIX_PATH_BYTES = 107
+_MOST_STRANGERS = 1024
+"""Connections that have not shown yet what lets them in: more are turned away, and may come again."""
+_LOOK_S = 1.0
+"""How often those are looked at."""
 _JOIN_S = 5.0
 _FAREWELL_S = 1.0
 
@@ -98,6 +105,7 @@ class LinkServer:
         host: str = "127.0.0.1",
         port: int = 0,
         stall_s: float = 60.0,
+        certificates: Certificates | None = None,
     ) -> None:
         """Begin to listen.
 
@@ -110,12 +118,16 @@ class LinkServer:
             host: Name or address to listen at; loopback unless said otherwise.
             port: 0 takes any that is free.
             stall_s: A rank that takes nothing, or stops in the middle of a message, for so long is given up.
+            certificates: Of the run: with them nothing but TLS is spoken on TCP, and only to whoever has a certificate
+                of the same CA. The Unix socket is its owner's alone.
 
         Raises:
+            ConfigError: If the certificates cannot be used.
             EngineError: If another server is alive at `unix_path`, or the path is too long.
             OSError: If the host or port cannot be had.
         """
         self.handler, self.run, self.token, self.version, self.stall_s = handler, run, token, version, stall_s
+        self.certificates = None if certificates is None else ServerCertificates(certificates)
         self._changed = threading.Condition()
         self._conversations: set[Conversation] = set()
         self._is_closed = False
@@ -199,14 +211,15 @@ class LinkServer:
     def _addresses(self, host: str) -> list[str]:
         bound, port = self._listeners[0].getsockname()[:2]
         reachable = socket.gethostname() if bound in ("0.0.0.0", "::") else host or bound
-        addresses = [str(Address(host=reachable, port=port))]
+        addresses = [str(Address(host=reachable, port=port, is_tls=self.certificates is not None))]
         if self._unix_path is not None:
             addresses.insert(0, str(Address(path=os.path.abspath(self._unix_path))))
         return addresses
 
     def _accept(self) -> None:
         while True:
-            for key, _ in self._selector.select():
+            strangers = self._strangers()
+            for key, _ in self._selector.select(_LOOK_S if strangers else None):
                 if key.fileobj is self._wake_end:
                     return
                 # Whoever knocked may be gone again, or files may have run out: neither ends the server.
@@ -215,7 +228,21 @@ class LinkServer:
                 except OSError:
                     time.sleep(0.01)
                     continue
+                if len(strangers) >= _MOST_STRANGERS:
+                    sock.close()
+                    continue
                 self._converse(sock)
+
+    def _strangers(self) -> list[Conversation]:
+        """Return the connections that are not let in yet, without those that have taken too long to be."""
+        with self._changed:
+            strangers = [one for one in self._conversations if not one.is_let_in]
+        now = time.monotonic()
+        for one in strangers:
+            if now > one.opens_until + _LOOK_S:
+                _LOG.info("a connection has taken too long to say who it is")
+                one.abort()
+        return strangers
 
     def _converse(self, sock: socket.socket) -> None:
         conversation = Conversation(self, sock)

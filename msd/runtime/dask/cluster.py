@@ -20,10 +20,12 @@ from distributed.core import rpc
 from distributed.security import Security
 from distributed.utils import silence_logging_cmgr
 
+from msd.config.security import SecurityConfig
 from msd.coordinator.staff import Worker, in_order, split
 from msd.errors import ConfigError, DeadlineError, EngineError, how_ended
 from msd.runtime.dask.leftovers import add_member, clean, own, watch
 from msd.runtime.dask.preload import FOLDER_VARIABLE
+from msd.runtime.dask.securing import check_security, dask_security, secured_environment
 from msd.runtime.dask.settings import as_set, worker_environment
 
 START_S = 60.0
@@ -74,8 +76,18 @@ class EmbeddedCluster:
     are frozen or something in them never lets go of the interpreter, are ended by a process that waits for that.
     """
 
-    def __init__(self, names: list[str]) -> None:
-        """Start a scheduler and one worker for each name."""
+    def __init__(self, names: list[str], *, security: SecurityConfig | None = None) -> None:
+        """Start a scheduler and one worker for each name.
+
+        Args:
+            names: Of the workers.
+            security: Certificates that its processes show one another; None speaks no TLS.
+
+        Raises:
+            ConfigError: If the certificates cannot be used.
+        """
+        check_security(security)
+        self._security = security
         self._ending = contextlib.ExitStack()
         """What was begun, to be ended in reverse: each of it also when another part fails or is interrupted."""
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
@@ -97,6 +109,8 @@ class EmbeddedCluster:
                     n_workers=0,
                     processes=True,
                     host="127.0.0.1",
+                    protocol="tcp://" if security is None else "tls://",
+                    security=dask_security(security),
                     dashboard_address="127.0.0.1:0",
                     silence_logs=False,
                 )
@@ -137,7 +151,11 @@ class EmbeddedCluster:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**worker_environment(), FOLDER_VARIABLE: f"{os.getpid()}:{self._logs.name}"},
+            env={
+                **worker_environment(),
+                **secured_environment(self._security),
+                FOLDER_VARIABLE: f"{os.getpid()}:{self._logs.name}",
+            },
             # Ctrl-C is for the process that started the run; it then ends the workers in order.
             start_new_session=True,
         )
@@ -260,15 +278,21 @@ def _kill(workers: "Sequence[subprocess.Popen[bytes]]") -> None:
         worker.wait()
 
 
-async def connect(address: str, *, deadline_s: float) -> Client:
+async def connect(address: str, *, deadline_s: float, security: Security | None = None) -> Client:
     """Return a Dask client of a scheduler, for the loop that this runs on.
+
+    Args:
+        address: Of the scheduler.
+        deadline_s: Seconds in which it answers.
+        security: Certificates; None takes those of Dask's own configuration, if it names some.
 
     Raises:
         ConfigError: If nothing answers there.
     """
     timeout_s = min(CONNECT_S, deadline_s)
     # A client waits for ever for something that listens there and is no scheduler.
-    reason = await _why_not(address, timeout_s)
+    security = security or Security()
+    reason = await _why_not(address, timeout_s, security)
     if reason is not None:
         raise ConfigError(
             f"no Dask scheduler answers at {address!r} ({reason}); start one with `dask scheduler`, or leave "
@@ -276,17 +300,25 @@ async def connect(address: str, *, deadline_s: float) -> Client:
         )
     with dask.config.set(as_set()):
         client = await Client(
-            address, direct_to_workers=True, set_as_default=False, timeout=timeout_s, name="msd", asynchronous=True
+            address,
+            direct_to_workers=True,
+            set_as_default=False,
+            timeout=timeout_s,
+            name="msd",
+            asynchronous=True,
+            security=security,
         )
     # A worker that just died refuses connections, and so long would a call to it try again.
     client.rpc.timeout = RETRY_S
     return client
 
 
-async def _why_not(address: str, timeout_s: float) -> str | None:
+async def _why_not(address: str, timeout_s: float, security: Security) -> str | None:
     """Return why no scheduler can be reached at an address, None if one can."""
+    if address.startswith("tls://") and not (security.tls_ca_file and security.tls_client_cert):
+        return "it is served with TLS alone; name certificates in the security section of the configuration"
     try:
-        connection = Security().get_connection_args("client")
+        connection = security.get_connection_args("client")
         async with rpc(address, timeout=timeout_s, connection_args=connection) as asked:
             kind: str = (await asyncio.wait_for(asked.identity(), timeout_s + 1.0))["type"]
     except TimeoutError:

@@ -33,6 +33,7 @@ from msd.runtime.dask.lifetime import close_when_released, key_of, listen_for_lo
 from msd.runtime.dask.memory import pss_bytes
 from msd.runtime.dask.planner_line import PlannerAway, PlannerLine
 from msd.runtime.dask.reporting import Reporting
+from msd.runtime.dask.securing import link_certificates
 from msd.runtime.dask.standings import enriched, rank_to_wire, stands_of
 from msd.runtime.dask.tasks import Tasks
 from msd.runtime.dask.wire import Wire, plan_from_wire, unpack
@@ -244,6 +245,7 @@ class ConstructorActor:
                 unix_path=link["unix"],
                 host=host,
                 port=port,
+                certificates=link_certificates(self._config.security, self._worker.security),
             )
         except OSError as error:
             raise ConfigError(

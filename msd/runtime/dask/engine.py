@@ -14,6 +14,7 @@ from typing import Any
 
 from msd.build import build_chains, build_orders, index_all
 from msd.client import RankClient
+from msd.client.link.certificates import Certificates
 from msd.client.remote import SocketTransport
 from msd.config import PipelineConfig
 from msd.config.identity import identity
@@ -33,6 +34,7 @@ from msd.runtime.dask.loop import OwnLoop
 from msd.runtime.dask.making import Run
 from msd.runtime.dask.registry import Registry, own_host
 from msd.runtime.dask.scalable import ScalableCluster
+from msd.runtime.dask.securing import check_security, dask_security
 from msd.runtime.dask.supervisor import Supervisor
 from msd.runtime.dask.travel import check_travels
 from msd.runtime.edits import TakesEdits
@@ -78,6 +80,7 @@ class DaskEngine(TakesEdits):
             config = config.replace(runtime={"scheduler": self._scalable.address})
         check_supported(config)
         check_travels(config)
+        check_security(config.security)
         self._config = config
         self._run = secrets.token_hex(6)
         self._token = token or secrets.token_hex(16)
@@ -108,6 +111,11 @@ class DaskEngine(TakesEdits):
         return self._registry.address
 
     @property
+    def certificates(self) -> Certificates | None:
+        """What this process shows to those who serve ranks; None where nothing is encrypted."""
+        return None if self._config.security is None else self._config.security.of("client")
+
+    @property
     def dashboard_link(self) -> str | None:
         """Address of the Dask dashboard; None if the scheduler has none."""
         return self._dashboard_link
@@ -134,7 +142,10 @@ class DaskEngine(TakesEdits):
         older = self._clients.pop(rank, None)
         if older is not None:
             older.close()
-        client = RankClient(SocketTransport(self.address, deadline_s=self.config.runtime.deadline_s), rank=rank)
+        transport = SocketTransport(
+            self.address, deadline_s=self.config.runtime.deadline_s, certificates=self.certificates
+        )
+        client = RankClient(transport, rank=rank)
         self._clients[rank] = client
         return client
 
@@ -238,7 +249,13 @@ class DaskEngine(TakesEdits):
             host = LOOPBACK if runtime.scheduler is None else own_host(runtime.scheduler)
         self._ending.callback(Quiet().end)
         self._registry = Registry(
-            self.mesh, run=self._run, token=self._token, host=host, port=port, control=self.control
+            self.mesh,
+            run=self._run,
+            token=self._token,
+            host=host,
+            port=port,
+            control=self.control,
+            certificates=None if self.config.security is None else self.config.security.of("worker"),
         )
         self._ending.callback(self._registry.close)
         self._ending.callback(_remove_files, self._run)
@@ -248,7 +265,7 @@ class DaskEngine(TakesEdits):
         if runtime.scheduler is None:
             control = ["msd-control", *(["msd-planner"] if not runtime.compact else [])]
             loading = [f"{OWN_LOADER}{number}" for number in range(runtime.workers + self.config.shadows)]
-            self._cluster = EmbeddedCluster([*control, *loading])
+            self._cluster = EmbeddedCluster([*control, *loading], security=self.config.security)
             self._ending.callback(self._cluster.close)
         self._scheduler = runtime.scheduler or (self._cluster.address if self._cluster else "")
         self._loop = OwnLoop("msd-supervisor")
@@ -296,6 +313,7 @@ class DaskEngine(TakesEdits):
             cluster=self._cluster,
             scalable=self._scalable,
             listen=listen,
+            security=dask_security(self.config.security) or (self._scalable and self._scalable.security),
         )
 
     def _edits(self) -> list[dict[str, Any]]:

@@ -10,9 +10,11 @@ from dask.system import CPU_COUNT
 from distributed import Client, Worker
 from distributed.system import MEMORY_LIMIT
 
+from msd.config.security import SecurityConfig
 from msd.errors import ConfigError
 from msd.runtime.dask.cluster import CONNECT_S, connect, workers_of
 from msd.runtime.dask.loop import OwnLoop
+from msd.runtime.dask.securing import dask_security
 from msd.runtime.dask.versions import check_versions
 from msd.runtime.health import Finding, fine
 
@@ -33,18 +35,18 @@ def look_at_processors() -> Finding:
     return Finding(subject="machine", verdict="notice", found=found, advice=advice)
 
 
-def look_at_cluster(address: str) -> Iterator[Finding]:
+def look_at_cluster(address: str, security: SecurityConfig | None = None) -> Iterator[Finding]:
     """Yield what there is to say of a scheduler and its workers."""
     loop = OwnLoop("msd-doctor")
     try:
-        yield from loop.run(_looked(address))
+        yield from loop.run(_looked(address, security))
     finally:
         loop.close()
 
 
-async def _looked(address: str) -> list[Finding]:
+async def _looked(address: str, security: SecurityConfig | None) -> list[Finding]:
     try:
-        client = await connect(address, deadline_s=CONNECT_S)
+        client = await connect(address, deadline_s=CONNECT_S, security=dask_security(security))
     except ConfigError as error:
         return [Finding(subject="scheduler", verdict="bad", found=str(error))]
     async with client:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import msd
+from msd.client.link.certificates import Certificates
 from msd.client.link.messages import NotYet, Place
 from msd.client.link.server import LinkServer
 from msd.core.mesh import Mesh
@@ -26,6 +27,7 @@ class Registry:
         host: str,
         port: int,
         control: Callable[[str, dict[str, Any]], Any] | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         """Begin to listen.
 
@@ -36,9 +38,10 @@ class Registry:
             host: Name or address to listen at.
             port: 0 takes any that is free.
             control: Answers who steers the run: a method, and what it takes.
+            certificates: Of the run, to speak TLS alone; None speaks none.
 
         Raises:
-            ConfigError: If the host or port cannot be had.
+            ConfigError: If the host or port cannot be had, or the certificates cannot be used.
         """
         self._mesh = mesh
         self._control = control
@@ -47,14 +50,22 @@ class Registry:
         self._waits_for: dict[int, str] = {}
         self._error: Exception | None = None
         try:
-            self._server = LinkServer(self, run=run, token=token, version=msd.__version__, host=host, port=port)
+            self._server = LinkServer(
+                self,
+                run=run,
+                token=token,
+                version=msd.__version__,
+                host=host,
+                port=port,
+                certificates=certificates,
+            )
         except OSError as error:
             raise ConfigError(
                 f"the run cannot listen at {host}:{port} ({_reason(error)}); choose another host or port, or port 0 "
                 "for any that is free"
             ) from None
-        tcp = next(address for address in self._server.addresses if address.startswith("tcp://"))
-        self.address = f"msd://{tcp.removeprefix('tcp://')}?run={run}&token={token}"
+        scheme, _, place = self._server.addresses[-1].partition("://")
+        self.address = f"{'msd' if scheme == 'tcp' else scheme}://{place}?run={run}&token={token}"
         """What ranks connect to."""
 
     def publish(self, ranks: Sequence[int], place: Mapping[str, Any]) -> None:

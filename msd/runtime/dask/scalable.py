@@ -37,6 +37,11 @@ class ScalableCluster:
         return address
 
     @property
+    def security(self) -> Any:
+        """Certificates of its scheduler, None if it has none."""
+        return getattr(self._cluster, "security", None)
+
+    @property
     def can_end(self) -> bool:
         """Whether it can be told which worker is to end; else those that are not needed stay, idle."""
         return isinstance(getattr(self._cluster, "worker_spec", None), dict)

@@ -41,7 +41,7 @@ def as_set(settings: dict[str, Any] = DASK_SETTINGS, prefix: str = "") -> dict[s
 def worker_environment() -> dict[str, str]:
     """Return the environment of a worker process: our Dask settings, and the modules that this process can import."""
     environment = dict(os.environ)
-    environment["DASK_INTERNAL_INHERIT_CONFIG"] = _encoded(DASK_SETTINGS)
+    environment["DASK_INTERNAL_INHERIT_CONFIG"] = encoded(DASK_SETTINGS)
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or os.getcwd() for path in sys.path))
     # One thread a call: hosts have their own threads, and numerical libraries would start more than there are cores.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -53,13 +53,14 @@ def worker_environment() -> dict[str, str]:
     return environment
 
 
-def _encoded(settings: dict[str, Any]) -> str:
+def encoded(settings: dict[str, Any]) -> str:
+    """Return settings as a process inherits them."""
     from dask.config import serialize
 
-    encoded: str = serialize(settings)
-    return encoded
+    text: str = serialize(settings)
+    return text
 
 
-def as_yaml() -> str:
+def as_yaml(settings: dict[str, Any] = DASK_SETTINGS) -> str:
     """Return the settings as a file for `DASK_CONFIG`, for clusters that are started by other means."""
-    return json.dumps(DASK_SETTINGS, indent=2)
+    return json.dumps(settings, indent=2)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from distributed import Client
+from distributed.security import Security
 
 from msd.config import PipelineConfig
 from msd.coordinator.roster import Roster
@@ -87,6 +88,7 @@ class Supervisor:
         cluster: EmbeddedCluster | None,
         scalable: ScalableCluster | None = None,
         listen: str | None,
+        security: Security | None = None,
     ) -> None:
         """Get ready; `start` begins.
 
@@ -97,8 +99,10 @@ class Supervisor:
             cluster: If it is our own.
             scalable: If it is somebody else's, who lets us start and end workers.
             listen: Where constructors listen for ranks; None takes the address of their Dask workers.
+            security: Certificates for the scheduler; None is what Dask's own configuration says.
         """
         runtime = run.config.runtime
+        self._security = security
         num_loading = runtime.workers + run.config.shadows
         self._num_control = 1 if cluster is None else len(cluster.names) - num_loading
         self._address, self._cluster, self._scalable = address, cluster, scalable
@@ -345,7 +349,7 @@ class Supervisor:
 
     async def _find(self, connect_s: float, *, num_loading: int, deadline_s: float) -> list[Worker]:
         """Return the workers of the scheduler, once there are enough."""
-        client = self._client = await connect(self._address, deadline_s=connect_s)
+        client = self._client = await connect(self._address, deadline_s=connect_s, security=self._security)
         await client.register_plugin(RunPlugin())
         client.subscribe_topic(LOST_TOPIC, self._hear_lost)
         client.subscribe_topic(CAME_TOPIC, self._hear_came)

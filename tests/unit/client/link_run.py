@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -254,7 +255,7 @@ def url(server: LinkServer, number: int = 0, *, token: str = TOKEN, run: str | N
     from msd.client.link.address import Address
 
     plain = Address.parse(server.addresses[number])
-    return Address(path=plain.path, host=plain.host, port=plain.port, token=token, run=run).url()
+    return replace(plain, token=token, run=run).url()
 
 
 def heard(monkeypatch, module: str) -> None:
@@ -272,5 +273,5 @@ def until_held(client, count: int) -> None:
 
 
 def raw_socket(server: LinkServer) -> socket.socket:
-    host, port = server.addresses[-1].removeprefix("tcp://").split(":")
+    host, port = server.addresses[-1].partition("://")[2].split(":")
     return socket.create_connection((host, int(port)), timeout=20)

@@ -13,6 +13,7 @@ from distributed import Client, Future
 from msd.build import build_orders, build_planner, index_all
 from msd.checkpoint.folder import Folder, open_folder
 from msd.config import PipelineConfig
+from msd.config.security import SecurityConfig
 from msd.core.order import SourceOrder
 from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable, Outcome
@@ -23,6 +24,7 @@ from msd.planner.planner import Planner, Starved
 from msd.runtime.dask.batch.contents import Asked, begun, content_of, totals, verify
 from msd.runtime.dask.batch.tasks import WORK, Job, examine, part_name, read_note, write_steps
 from msd.runtime.dask.cluster import CLOSE_S, EmbeddedCluster
+from msd.runtime.dask.securing import check_security, dask_security
 from msd.runtime.dask.settings import as_set
 from msd.runtime.dask.travel import check_travels
 from msd.runtime.dask.wire import pack, plan_to_wire, tables_from_wire, unpack
@@ -86,7 +88,7 @@ def run_batch(config: PipelineConfig, asked: Asked, on_progress: Callable[[Progr
     if manifest is not None:
         verify(folder, manifest)
         return manifest
-    with _connected(asked) as client:
+    with _connected(asked, config.security) as client:
         job = Job(secrets.token_hex(6), config, orders, asked.out, asked.storage_options, asked.kind)
         # By value, once a worker: what functions of a notebook need travels with them.
         (shared,) = client.scatter([job], broadcast=True, hash=False)
@@ -101,16 +103,20 @@ def run_batch(config: PipelineConfig, asked: Asked, on_progress: Callable[[Progr
 
 
 @contextlib.contextmanager
-def _connected(asked: Asked) -> Iterator[Client]:
+def _connected(asked: Asked, security: SecurityConfig | None) -> Iterator[Client]:
     """Yield a client of a scheduler that is there, or of a cluster of the command's own."""
     with contextlib.ExitStack() as ending:
         address = asked.scheduler
+        if security is not None:
+            security.check_scheduler(address)
+            check_security(security)
         if address is None:
-            own = ending.enter_context(EmbeddedCluster([f"msd-batch-{number}" for number in range(asked.workers)]))
+            names = [f"msd-batch-{number}" for number in range(asked.workers)]
+            own = ending.enter_context(EmbeddedCluster(names, security=security))
             own.wait()
             address = own.address
         with dask.config.set(as_set()):
-            client = Client(address, set_as_default=False, name="msd-batch")
+            client = Client(address, set_as_default=False, name="msd-batch", security=dask_security(security))
         ending.callback(client.close, timeout=CLOSE_S)
         yield client
 
