@@ -127,10 +127,15 @@ def _body(file: Named, content: bytes | None) -> dict[str, Any] | str:
         return "it is empty"
     if _digest(content) != file.digest:
         return "its content is not what was written: torn or changed"
-    body: dict[str, Any] = json.loads(content)
-    if body["version"] != STORE_VERSION:
-        return f"it is of version {body['version']}, this release reads {STORE_VERSION}"
-    return body
+    try:
+        body = json.loads(content)
+        version = body["version"]
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return "it is no JSON of a snapshot or entry"
+    if version != STORE_VERSION:
+        return f"it is of version {version}, this release reads {STORE_VERSION}"
+    found: dict[str, Any] = body
+    return found
 
 
 def _digest(content: bytes) -> str:

@@ -194,6 +194,8 @@ def _resolve_paths(raw: dict[str, Any], base: Path) -> None:
         for transform in transforms if isinstance(transforms, list) else []:
             if isinstance(transform, dict):
                 _resolve_tokenizer(transform, base)
+            if isinstance(transform, dict) and transform.get("kind") == "image":
+                _resolve(transform, "folder", base)
         if isinstance(source.get("on_error"), dict):
             _resolve(source["on_error"], "quarantine", base)
 

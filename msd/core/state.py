@@ -35,7 +35,7 @@ def unwrapped(state: Any) -> Any:
         return state
     try:
         return json.loads(state[WRAPPED])
-    except ValueError:
+    except (ValueError, RecursionError):
         raise StateError("cannot resume: the text of the state is no JSON; pass what state_dict() returned") from None
 
 

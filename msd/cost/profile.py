@@ -117,7 +117,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                     f"{name} is a profile of version {version}, not {VERSION}; make it with `msd profile`"
                 )
             return msgspec.json.decode(content, type=cls)
-        except (msgspec.MsgspecError, AttributeError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, AttributeError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(f"{name} is no profile: {error}; make it with `msd profile`") from None
 
     def differences(

@@ -16,6 +16,8 @@ NUM_ROWS = {"parquet": 64, "arrow": 64, "jsonl": 64, "webdataset": 16}
 """Rows looked at, by format: of tar archives few, since their rows are images more often than not."""
 _PEEK_BYTES = 4096
 _LINE_BYTES = 1 << 22
+_ARCHIVE_BYTES = 256 << 20
+"""Unpacked, of an archive that is looked at."""
 
 Open = Callable[[str], Any]
 """Opens a path for reading bytes."""
@@ -107,7 +109,11 @@ def _arrow_rows(path: str, open_file: Open) -> list[dict[str, Any]]:
 
 def _tar_rows(path: str, open_file: Open) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
-    with open_file(path) as file, tarfile.open(fileobj=file, mode="r|*") as archive:
+    with (
+        open_file(path) as file,
+        _decompressed(file) as stream,
+        tarfile.open(fileobj=_AtMost(stream, _ARCHIVE_BYTES), mode="r|") as archive,
+    ):
         for member in archive:
             if not member.isfile():
                 continue
@@ -126,7 +132,10 @@ def _member_value(extension: str, content: bytes) -> Any:
     if extension in ("txt", "text", "caption"):
         return content.decode("utf-8", "replace")
     if extension == "json":
-        return json.loads(content)
+        try:
+            return json.loads(content)
+        except RecursionError:
+            raise ValueError("JSON that is nested too deeply") from None
     return content
 
 
@@ -146,7 +155,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
     """Return the object of a line, or None if it holds none."""
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -170,6 +179,26 @@ def _decompressed(file: Any) -> io.BufferedIOBase:
         reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=False)
         return io.BufferedReader(reader)
     return io.BufferedReader(file) if not hasattr(file, "readline") else file
+
+
+class _AtMost(io.RawIOBase):
+    """Reads no more than so many bytes: what an archive claims of its members is not believed."""
+
+    def __init__(self, stream: Any, most_bytes: int) -> None:
+        self._stream, self._left = stream, most_bytes
+
+    def read(self, nbytes: int = -1, /) -> bytes:
+        """Return the next bytes.
+
+        Raises:
+            ValueError: If there are more than are read.
+        """
+        wanted = self._left + 1 if nbytes < 0 else min(nbytes, self._left + 1)
+        content: bytes = self._stream.read(wanted)
+        self._left -= len(content)
+        if self._left < 0:
+            raise ValueError("its first rows take more than 256 MiB, unpacked")
+        return content
 
 
 def _looks_like_json(head: bytes) -> bool:

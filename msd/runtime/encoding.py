@@ -96,6 +96,9 @@ def from_columns(columns: StateDict, count: int) -> list[StateDict]:
     Raises:
         ValueError: If a column is not as long as there are entries.
     """
+    # Before anything is made: a count alone may say any number.
+    if any(len(column) != count for column in columns.values()) or (count and not columns):
+        raise ValueError("columns of other lengths than there are entries")
     entries: list[StateDict] = [{} for _ in range(count)]
     for field, column in columns.items():
         for entry, value in zip(entries, column, strict=True):

@@ -55,6 +55,8 @@ class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
     """The part of the rows, by hash, that this source gives; [0.95, 1.0] holds out the last twentieth."""
     shuffle: ShuffleConfig | bool = ShuffleConfig()
     """False keeps file order, which is the default of packed sequences; true shuffles them, too."""
+    max_row_bytes: int | str = "1GiB"
+    """A file of which one row takes more, unpacked, is refused when it is indexed."""
     max_epochs: float | None = None
     """Passes over the source, fractions allowed; null goes on for ever."""
     on_exhausted: Literal["repeat", "stop", "drop", "error"] | None = None
@@ -62,6 +64,7 @@ class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
     `max_epochs`, stop with it."""
 
     def __post_init__(self) -> None:
+        parse_bytes(self.max_row_bytes, name="max_row_bytes")
         low, high = self.split
         if not 0.0 <= low < high <= 1.0:
             raise ConfigError(f"split must be two fractions with 0 <= low < high <= 1, got [{low}, {high}]")
@@ -123,6 +126,11 @@ class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
         """Cap of a block in bytes."""
         config = self.shuffle if isinstance(self.shuffle, ShuffleConfig) else ShuffleConfig()
         return parse_bytes(config.block_bytes, name="shuffle.block_bytes")
+
+    @property
+    def row_limit(self) -> int:
+        """Bytes of one row at most."""
+        return parse_bytes(self.max_row_bytes, name="max_row_bytes")
 
     @property
     def window(self) -> int | Literal["auto"]:

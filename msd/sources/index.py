@@ -81,15 +81,26 @@ def _index_file(file: ShardFile, chosen: str, config: ReaderConfig, cache: Index
     index_shard, _ = shard_format(chosen)
     # The index of a text file is its size: looking it up would cost as much as knowing it.
     if chosen == "text":
-        return index_shard(file, config, Opener(config.storage_options)), False
+        return _bounded(index_shard(file, config, Opener(config.storage_options)), file, config), False
     # What was read whole once, and was what it must be, is so while it does not change.
     kept_as = f"{chosen} {file.sha256}" if file.sha256 else chosen
     known = cache.load(file, kept_as, config.block_bytes)
     if known is not None:
-        return known, True
-    index = index_shard(file, config, Opener(config.storage_options))
+        return _bounded(known, file, config), True
+    index = _bounded(index_shard(file, config, Opener(config.storage_options)), file, config)
     cache.store(file, kept_as, config.block_bytes, index)
     return index, False
+
+
+def _bounded(index: ShardIndex, file: ShardFile, config: ReaderConfig) -> ShardIndex:
+    """Return an index, unless one of its rows is larger than rows may be: a block above its cap is a single row."""
+    largest = int(index.nbytes_B.max(initial=0))
+    if largest > max(config.row_limit, config.block_bytes):
+        raise SourceError(
+            f"{file.path} has a row of {largest} bytes, unpacked, above max_row_bytes {config.row_limit}; raise that "
+            "if such rows are meant, or leave the file out"
+        )
+    return index
 
 
 def _report(

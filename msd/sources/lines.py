@@ -31,7 +31,7 @@ class LineScanner:
         """Cut blocks of at most `block_bytes`."""
         self._cap = block_bytes
         self._tail = b""
-        """Of the line that is not over yet: all of it while it may still be blank, else nothing."""
+        """Of the line that is not over yet: its end while it may still be blank, else nothing."""
         self._tail_is_row = False
         self._scanned = 0
         """Bytes up to where the next chunk begins, `_tail` included."""
@@ -84,7 +84,8 @@ class LineScanner:
         if len(tail) > len(BOM) and is_row(tail):
             self._tail_is_row = True
         else:
-            self._tail = tail
+            # What is blank so far is told by its last byte: a line may be as long as a file, unpacked.
+            self._tail = tail if len(tail) <= len(BOM) else tail[-1:]
 
     def _cut(self) -> list[tuple[int, int]]:
         if not self._waiting:

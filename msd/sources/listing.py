@@ -147,7 +147,8 @@ def _hf_shards(name: str, config: ReaderConfig, files: list[ShardFile]) -> list[
         )
     opener, shards = Opener(config.storage_options), []
     for state_file in sorted(file for file in files if posixpath.basename(file.name) == "state.json"):
-        with reading(state_file.path, ValueError, KeyError, TypeError), opener.open(state_file.path) as file:
+        path = state_file.path
+        with reading(path, ValueError, KeyError, TypeError, RecursionError), opener.open(path) as file:
             state = msgspec.json.decode(file.read())
             data_files = [entry["filename"] for entry in state["_data_files"]]
         if state.get("_indices_files") or state.get("_indices_data_files"):

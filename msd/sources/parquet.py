@@ -18,6 +18,8 @@ from msd.sources.shard import ShardIndex, ShardReader
 
 # A row group over the cap is decoded through a buffer instead of being read whole.
 _BUFFER_BYTES = 256 << 10
+_MOST_GROUP_ROWS = 1 << 40
+_MOST_GROUP_BYTES = 1 << 40
 
 
 def index_shard(file: ShardFile, config: ReaderConfig, opener: Opener) -> ShardIndex:
@@ -37,9 +39,23 @@ def index_shard(file: ShardFile, config: ReaderConfig, opener: Opener) -> ShardI
         metadata = parquet.metadata
         schema = schema_of(parquet.schema_arrow, file.path)
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        return ShardIndex.of(
-            _blocks([(group.num_rows, group.total_byte_size) for group in groups], config.block_bytes), schema
-        )
+        sizes = check_sizes([(group.num_rows, group.total_byte_size) for group in groups], file.path)
+        return ShardIndex.of(_blocks(sizes, config.block_bytes), schema)
+
+
+def check_sizes(groups: list[tuple[int, int]], path: str) -> list[tuple[int, int]]:
+    """Return (rows, bytes) of row groups as a footer states them, unless no machine could hold that.
+
+    Raises:
+        SourceError: Naming the file, and the row group.
+    """
+    for number, (num_rows, nbytes) in enumerate(groups):
+        if not (0 <= num_rows < _MOST_GROUP_ROWS and 0 <= nbytes < _MOST_GROUP_BYTES):
+            raise SourceError(
+                f"{path} is damaged: its footer states {num_rows} rows and {nbytes} bytes for row group {number}; "
+                "fetch or write it again"
+            )
+    return groups
 
 
 def cut_rows(num_rows: int, nbytes: int, block_bytes: int) -> list[tuple[int, int]]:

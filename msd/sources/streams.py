@@ -11,8 +11,9 @@ from msd.errors import SourceError
 Codec = Literal["gzip", "zstd"]
 
 _READ_BYTES = 256 << 10
-# What one call decodes is bounded by what it is fed: highly repetitive data expands a thousandfold.
-_FEED_BYTES = 8 << 10
+_FEED_BYTES: dict[Codec, int] = {"gzip": 8 << 10, "zstd": 1 << 10}
+"""What one call decodes is bounded by what it is fed: gzip expands a thousandfold at most, a Zstandard frame that is
+made for it 32 times as much."""
 
 
 def codec_of(head: bytes) -> Codec | None:
@@ -34,9 +35,10 @@ def decode(file: BinaryIO, codec: Codec, *, path: str, start: int = 0) -> Iterat
     file.seek(start)
     position = member = start
     decoder: Any = None
+    feed_bytes = _FEED_BYTES[codec]
     while chunk := file.read(_READ_BYTES):
-        for piece_start in range(0, len(chunk), _FEED_BYTES):
-            piece = chunk[piece_start : piece_start + _FEED_BYTES]
+        for piece_start in range(0, len(chunk), feed_bytes):
+            piece = chunk[piece_start : piece_start + feed_bytes]
             while piece:
                 if decoder is None:
                     # Writers may pad with zeros behind the last gzip member.

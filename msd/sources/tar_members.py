@@ -8,6 +8,10 @@ from msd.errors import SourceError
 _BLOCK = 512
 _FILES = (b"0", b"\0", b"7")
 _WITHOUT_DATA = (b"1", b"2", b"3", b"4", b"5", b"6")
+_MOST_EXTENSION_BYTES = 4 << 20
+"""Of a header that only says something of the member after it."""
+_MOST_DIGITS = 20
+_KEPT = ("path", "size", "GNU.sparse.major", "GNU.sparse.map")
 
 
 class Member(NamedTuple):
@@ -47,6 +51,8 @@ def tar_members(read: Callable[[int, int], bytes], *, path: str, nbytes: int | N
         kind, size = _check_header(path, header, position)
         data_start = position + _BLOCK
         if kind in b"LKxg":
+            if size > _MOST_EXTENSION_BYTES:
+                raise _damaged(path, position, f"an extension header of {size} bytes")
             body = read(data_start, size)
             if len(body) < size:
                 raise _truncated(path, data_start + len(body))
@@ -55,7 +61,7 @@ def tar_members(read: Callable[[int, int], bytes], *, path: str, nbytes: int | N
             continue
         if kind == b"S" or "GNU.sparse.major" in records or "GNU.sparse.map" in records:
             raise SourceError(f"{path}: the member at byte {start} is sparse, which is not supported; write it whole")
-        size = 0 if kind in _WITHOUT_DATA else int(records.get("size", size))
+        size = 0 if kind in _WITHOUT_DATA else _stated(records, size, path, position)
         name = records.get("path") or _name(header)
         has_data = data_start + size <= nbytes if nbytes is not None else not size or read(data_start + size - 1, 1)
         if not has_data:
@@ -75,7 +81,7 @@ def _check_header(path: str, header: bytes, position: int) -> tuple[bytes, int]:
     except ValueError:
         expected, size = -1, 0
     if expected not in checksums(header):
-        raise SourceError(f"{path} is damaged: there is no tar header at byte {position}; remove it or repair it")
+        raise _damaged(path, position, "no tar header")
     return header[156:157], size
 
 
@@ -98,12 +104,24 @@ def _records(kind: bytes, body: bytes) -> dict[str, str]:
     records: dict[str, str] = {}
     while kind == b"x" and body:
         length, space, _ = body.partition(b" ")
-        if not space or not length.isdigit() or int(length) <= len(length) + 1:
+        if not space or not length.isdigit() or len(length) > _MOST_DIGITS or int(length) <= len(length) + 1:
             break
         key, _, value = body[len(length) + 1 : int(length) - 1].partition(b"=")
-        records[_text(key)] = _text(value)
+        if _text(key) in _KEPT:
+            records[_text(key)] = _text(value)
         body = body[int(length) :]
     return records
+
+
+def _stated(records: dict[str, str], size: int, path: str, position: int) -> int:
+    """Return the size of a member: an extension header wins over its own."""
+    stated = records.get("size")
+    if stated is None:
+        return size
+    # A negative one would lead back to what was read before, for ever.
+    if not (stated.isascii() and stated.isdigit() and len(stated) <= _MOST_DIGITS):
+        raise _damaged(path, position, f"a size of {stated[:40]!r}")
+    return int(stated)
 
 
 def _name(header: bytes) -> str:
@@ -118,6 +136,10 @@ def _text(name: bytes) -> str:
 
 def _padded(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
+
+
+def _damaged(path: str, position: int, found: str) -> SourceError:
+    return SourceError(f"{path} is damaged: there is {found} at byte {position}; remove it or repair it")
 
 
 def _truncated(path: str, position: int, name: str = "") -> SourceError:

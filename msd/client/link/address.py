@@ -103,7 +103,7 @@ def resolve(text: str) -> Address:
             raise FileNotFoundError(errno.ENOENT, "it is empty", str(path))
         held = json.loads(content)
         address = held["address"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ConfigError(
             f"{path} holds no address; it should be JSON with an 'address', as the run writes it"
         ) from None

@@ -74,7 +74,7 @@ def decode(header: dict[str, Any], body: UInt8Array) -> RankBatch:
     """
     try:
         return _decode(header, body)
-    except (ValueError, TypeError, LookupError, StopIteration) as error:
+    except (ValueError, TypeError, LookupError, StopIteration, RecursionError) as error:
         raise EngineError(
             f"a batch arrived damaged: {error or type(error).__name__}; the link is not reliable"
         ) from None

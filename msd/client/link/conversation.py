@@ -151,7 +151,8 @@ class Conversation:
             raise EngineError(f"a connection begins with OPEN ({int(Kind.OPEN)}), got a frame of kind {frame.kind}")
         version = value(frame.header, "version", str)
         ours = f"run {self._server.run} (msd {self._server.version}, link protocol {protocol_name()})"
-        if not hmac.compare_digest(value(frame.header, "token", str).encode(), self._server.token.encode()):
+        shown = value(frame.header, "token", str).encode(errors="surrogatepass")
+        if not hmac.compare_digest(shown, self._server.token.encode()):
             raise WrongRun(f"{ours} refuses the token of a rank with msd {version}; take the run's present address")
         set_stall(self._sock, self._server.stall_s)
         self.is_let_in = True

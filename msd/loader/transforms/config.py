@@ -1,5 +1,6 @@
 """What may happen to a row on its way to a sample. Each kind is a struct; `kind` says which."""
 
+import os
 from typing import Any, Literal
 
 import msgspec
@@ -118,8 +119,13 @@ class ImageConfig(TransformStruct, frozen=True, kw_only=True, tag="image"):
     """An image that claims more pixels than this is refused before it is decoded."""
     on_missing: Literal["fail", "skip"] = "fail"
     """A row without the field: a failure, or a sample of text alone."""
+    folder: str | None = None
+    """That paths in rows are relative to and may not lead out of. Null takes any path, from the working directory."""
 
     def __post_init__(self) -> None:
+        if self.folder is not None:
+            folder = os.path.abspath(own_path(self.folder, name="image folder"))
+            msgspec.structs.force_setattr(self, "folder", folder)
         if self.patch < 1 or self.merge < 1:
             raise ConfigError(f"image patch and merge must be at least 1, got patch={self.patch}, merge={self.merge}")
         check_range("image patch", self.patch, 1, 1 << 16)

@@ -45,16 +45,17 @@ def decode_image(value: Any, *, max_pixels: int) -> Image.Image:
     return decode_frames(value, max_pixels=max_pixels, frames=1)[0]
 
 
-def decode_frames(value: Any, *, max_pixels: int, frames: int) -> list[Image.Image]:
+def decode_frames(value: Any, *, max_pixels: int, frames: int, folder: str | None = None) -> list[Image.Image]:
     """Return the frames of an image, upright and RGB: mostly one.
 
     Args:
         value: Encoded bytes, a path, a mapping with `bytes` or `path`, or a Pillow image.
         max_pixels: An image that claims more is refused before it is decoded.
         frames: Of an animation at most so many, evenly spaced from the first one on.
+        folder: That paths are relative to, and may not lead out of; None takes any.
 
     Raises:
-        WrongType: If `value` is none of these.
+        WrongType: If `value` is none of these, or a path leads out of the folder.
         BadImage: If the bytes are no image, claim too many pixels, or end early.
         OSError: If there is no such file, or none that may be read.
         SourceError: If the path cannot be reached for now, though tried again.
@@ -62,7 +63,7 @@ def decode_frames(value: Any, *, max_pixels: int, frames: int) -> list[Image.Ima
     if isinstance(value, Image.Image):
         _check_size(value, max_pixels)
         return [_rgb(_upright(value))]
-    content = _content(value)
+    content = _content(value, folder)
     with _opened(content) as image:
         _check_size(image, max_pixels)
         try:
@@ -72,6 +73,8 @@ def decode_frames(value: Any, *, max_pixels: int, frames: int) -> list[Image.Ima
             for number in (index * count // wanted for index in range(wanted)):
                 if number:
                     image.seek(number)
+                    # The pages of a file have sizes of their own.
+                    _check_size(image, max_pixels)
                 image.load()
                 # An icon's directory may claim less than the image it holds.
                 _check_size(image, max_pixels)
@@ -85,18 +88,26 @@ def decode_frames(value: Any, *, max_pixels: int, frames: int) -> list[Image.Ima
             ) from None
 
 
-def _content(value: Any) -> bytes:
+def _content(value: Any, folder: str | None) -> bytes:
     if isinstance(value, Mapping):
         if value.get("bytes") is not None:
-            return _content(value["bytes"])
+            return _content(value["bytes"], folder)
         if not value.get("path"):
             raise WrongType(f"an image mapping needs bytes or path, got keys {sorted(map(str, value))}")
         value = value["path"]
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, str | Path):
-        return _file_content(str(value))
+        return _file_content(str(value) if folder is None else _inside(folder, str(value)))
     raise WrongType(f"an image must be bytes, a path or a mapping with bytes, got {type(value).__name__}")
+
+
+def _inside(folder: str, path: str) -> str:
+    """Return where a path leads to, links followed, if that lies in a folder."""
+    root, found = os.path.realpath(folder), os.path.realpath(os.path.join(folder, path))
+    if os.path.commonpath([root, found]) != root:
+        raise WrongType(f"the path {path!r} leads out of the folder of images")
+    return found
 
 
 def _file_content(path: str) -> bytes:

@@ -61,7 +61,7 @@ class ImageStep(Step):
     def _patched(self, stored: Any, number: int, num_images: int) -> list[PatchedImage]:
         config = self._config
         try:
-            images = decode_frames(stored, max_pixels=config.bomb_pixels, frames=config.frames)
+            images = decode_frames(stored, max_pixels=config.bomb_pixels, frames=config.frames, folder=config.folder)
         except BadImage as error:
             raise BadImage(
                 f"image {number} of {num_images}: {text_of(error)}" if num_images > 1 else text_of(error)

@@ -138,6 +138,8 @@ class EmbeddedCluster:
         command = [
             sys.executable, "-m", "distributed.cli.dask_worker", self.address, "--name", name, "--nthreads", "1",
             "--no-nanny", "--no-dashboard", "--host", "127.0.0.1", "--memory-limit", "0", "--death-timeout", "20",
+            # Without a dashboard it serves its metrics all the same, and to everybody unless told otherwise.
+            "--dashboard-address", "127.0.0.1:0",
             "--local-directory", self._logs.name, "--preload", "msd.runtime.dask.preload",
         ]  # fmt: skip
         # Appended to, so that the worker can shorten it.

@@ -30,7 +30,7 @@ class Run:
     config: PipelineConfig
     orders: dict[str, SourceOrder]
     identity: StateDict
-    token: str
+    token: str = field(repr=False)
     """That ranks must show."""
     demands: tuple[SourceDemand, ...] = ()
     """What sources are asked for and cost, where a profile that fits says so."""

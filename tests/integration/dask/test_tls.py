@@ -1,10 +1,14 @@
 """A run with certificates: the same bytes, and nobody without one hears or says anything."""
 
 import asyncio
+import contextlib
 import json
+import logging
 import os
 import signal
+import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ import pytest
 from distributed import Client
 from distributed.core import rpc
 from distributed.security import Security
-from processes import programs, wait_until
+from processes import descendants, programs, wait_until
 
 import msd
 from msd.cli.main import run as command
@@ -49,7 +53,8 @@ def engine(certificates, tmp_path_factory) -> Iterator[DaskEngine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MSD_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr("msd.runtime.dask.posts.socket_path", lambda *where: None)
-        with msd.start(config(certificates("run"))) as engine:
+        events = str(tmp_path_factory.mktemp("events") / "events.jsonl")
+        with msd.start(config(certificates("run"), runtime={"events": events})) as engine:
             assert isinstance(engine, DaskEngine)
             yield engine
 
@@ -124,6 +129,54 @@ def spoken_to(port: int, context: ssl.SSLContext) -> None:
             writer.transport.abort()
 
     asyncio.run(shake())
+
+
+def listening(pids: set[int]) -> dict[str, int]:
+    """Return where processes listen, as the kernel's tables say it: address and port in hexadecimal."""
+    found = {}
+    for pid in pids:
+        inodes = set()
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                inodes.add(os.readlink(link).removeprefix("socket:[").removesuffix("]"))
+        for table in ("tcp", "tcp6", "udp", "udp6"):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                is_listening = fields[3] == ("0A" if table.startswith("tcp") else "07")
+                if is_listening and fields[9] in inodes:
+                    found[fields[1]] = pid
+    return found
+
+
+LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
+
+
+def test_nothing_listens_beyond_loopback(engine):
+    found = listening({os.getpid(), *descendants(os.getpid())})
+    assert len(found) >= len(ports(engine))
+    assert {address.partition(":")[0] for address in found} <= LOOPBACK
+
+
+def test_the_folder_of_a_run_is_its_owners_alone(engine):
+    assert Path(engine._cluster.folder).stat().st_mode & 0o777 == 0o700
+
+
+def test_the_token_is_written_down_nowhere(engine, certificates, caplog):
+    token = engine._token
+    caplog.set_level(logging.DEBUG)
+    with msd.connect(engine.address, rank=0, security=certificates("run")) as client:
+        next(client)
+        state = json.dumps(client.state_dict())
+    with pytest.raises(EngineError) as raised:
+        msd.connect(engine.address.replace(token, token[:-1]), rank=0, security=certificates("run"))
+    run = engine._supervisor._posts.run
+    told = [caplog.text, str(raised.value), repr(run), json.dumps(engine.stats()), state]
+    told.append(Path(engine.config.runtime.events).read_text())
+    told += [path.read_text(errors="replace") for path in Path(engine._cluster.folder).glob("*.log")]
+    for pid in descendants(os.getpid()):
+        told += [Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace") for name in ("cmdline", "environ")]
+    assert "msd-control" in "".join(told)
+    assert not any(token[:-1] in text for text in told)
 
 
 def test_a_dask_client_without_the_certificate_reaches_neither_scheduler_nor_workers(engine, certificates):
@@ -226,6 +279,32 @@ def test_a_run_of_another_cluster_uses_the_certificates_that_its_workers_have(ce
             pass
         with Client(cluster.address, security=as_dask(security), set_as_default=False) as client:
             assert len(client.scheduler_info()["workers"]) == 2
+
+
+def test_a_cluster_that_is_started_by_hand_takes_its_certificates_from_the_settings_that_msd_prints(
+    certificates, tmp_path, monkeypatch, capsys
+):
+    for name, path in environment(certificates("run")).items():
+        monkeypatch.setenv(name, path)
+    assert command(["serve", "--dask-config"]) == 0
+    (tmp_path / "dask.yaml").write_text(capsys.readouterr().out)
+    for name in environment(certificates("run")):
+        monkeypatch.delenv(name)
+    env = {"DASK_CONFIG": str(tmp_path / "dask.yaml"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    address = f"tls://127.0.0.1:{port}"
+    expected = scenarios.undisturbed(scenarios.text(mesh={"dp": 2}), STEPS)
+    with programs(tmp_path) as start:
+        at = ("--host", "127.0.0.1", "--port", port, "--protocol", "tls", "--no-dashboard", "--no-show")
+        scheduler = start("scheduler", "-m", "distributed.cli.dask_scheduler", *at, env=env)
+        wait_until(lambda: "Scheduler at" in scheduler.output, 60, "the scheduler")
+        for name in ("msd-control", "msd-loader-0"):
+            options = ("--name", name, "--host", "127.0.0.1", "--nthreads", 1, "--no-nanny", "--memory-limit", 0)
+            start(name, "-m", "distributed.cli.dask_worker", address, *options, env=env)
+        with msd.start(config(certificates("run"), runtime={"scheduler": address})) as engine:
+            assert engine.scheduler_address == address
+            scenarios.same_bytes(expected, engine)
 
 
 @pytest.mark.faults

@@ -8,12 +8,13 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from link_run import SETTINGS, ScriptedRun, contents, heard, make_batch, raw_socket, short_folder, url
 
 from msd.client import RankClient
-from msd.client.link import conversation, tls
+from msd.client.link import conversation, reach, tls
 from msd.client.link.address import Address
 from msd.client.link.batches import decode
 from msd.client.link.certificates import Certificates, certificates_of
@@ -92,6 +93,15 @@ def test_the_unix_socket_is_its_owners_alone_and_needs_no_certificate(server):
     assert path.parent.stat().st_mode & 0o777 == 0o700
     with opened(server, None, 0) as channel:
         assert channel.ask(Kind.HELLO, {"rank": 0, "client": "a"}).kind == Kind.WELCOME
+
+
+def test_a_socket_that_another_account_made_is_not_spoken_to(server, monkeypatch):
+    path = Address.parse(server.addresses[0]).path
+    assert reach._is_ours(path)
+    assert not reach._is_ours(f"{path}-none")
+    monkeypatch.setattr(reach.os, "geteuid", lambda: 4711)
+    monkeypatch.setattr(reach.os, "stat", lambda path: SimpleNamespace(st_uid=4712))
+    assert not reach._is_ours(path)
 
 
 def test_a_rank_without_certificates_does_not_even_dial(server):
@@ -191,6 +201,38 @@ def test_a_silent_or_slow_peer_holds_up_nobody_and_is_dropped(run, ours, monkeyp
             sock.settimeout(15)
             with contextlib.suppress(ConnectionResetError):
                 assert sock.recv(1) == b""
+
+
+def test_tokens_are_compared_in_constant_time_whatever_was_sent(run, monkeypatch):
+    compared = []
+    original = conversation.hmac.compare_digest
+    monkeypatch.setattr(conversation.hmac, "compare_digest", lambda *both: compared.append(both) or original(*both))
+    with LinkServer(run, **SETTINGS) as server:
+        for token in ("", "open", "\ud800", "x" * 1000):
+            channel = Channel(replace(Address.parse(tcp(server)), token=token))
+            with pytest.raises(EngineError, match="refuses the token of a rank"):
+                channel.open()
+            channel.close()
+    assert len(compared) == 4
+
+
+def test_a_connection_too_many_is_turned_away_and_those_let_in_are_not_counted(run, monkeypatch):
+    monkeypatch.setattr("msd.client.link.server._MOST_STRANGERS", 3)
+    with LinkServer(run, **SETTINGS) as server, contextlib.ExitStack() as open_:
+        known = [open_.enter_context(opened(server, None)) for _ in range(5)]
+        strangers = [open_.enter_context(raw_socket(server)) for _ in range(3)]
+        with raw_socket(server) as one_more:
+            one_more.settimeout(20)
+            assert one_more.recv(1) == b""
+        for sock in strangers:
+            sock.close()
+        assert known[0].ask(Kind.HELLO, {"rank": 0, "client": "a"}).kind == Kind.WELCOME
+        for _ in range(100):
+            with contextlib.suppress(ConnectionError), opened(server, None):
+                break
+            time.sleep(0.05)
+        else:
+            raise AssertionError("nobody is let in any more")
 
 
 def test_who_trickles_the_first_message_is_dropped_at_the_same_deadline(run, monkeypatch):

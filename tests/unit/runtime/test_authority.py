@@ -158,6 +158,16 @@ def test_paths_resolve_against_the_file_and_each_role_may_have_its_own(tmp_path)
     assert Path(security.of("scheduler").ca) == tmp_path / "certs" / "ca.pem"
 
 
+def test_the_folder_of_images_resolves_against_the_file(tmp_path):
+    (tmp_path / "a.txt").write_text("hello\n")
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "sources: {photos: {path: a.txt, transforms: [{kind: image, field: path, folder: pictures}]}}\nmesh: {dp: 1}\n"
+    )
+    (transform,) = msd.load_config(path).sources["photos"].transforms
+    assert transform.folder == str(tmp_path / "pictures")
+
+
 def test_a_scheduler_in_the_clear_may_be_allowed(certificates):
     runtime = {"scheduler": "tcp://127.0.0.1:1"}
     with pytest.raises(ConfigError, match=r"set security.require_encryption: false"):
