@@ -99,9 +99,12 @@ def test_a_socket_that_another_account_made_is_not_spoken_to(server, monkeypatch
     path = Address.parse(server.addresses[0]).path
     assert reach._is_ours(path)
     assert not reach._is_ours(f"{path}-none")
-    monkeypatch.setattr(reach.os, "geteuid", lambda: 4711)
-    monkeypatch.setattr(reach.os, "stat", lambda path: SimpleNamespace(st_uid=4712))
-    assert not reach._is_ours(path)
+    for uid, made_by, is_ours in ((4711, 4712, False), (4711, 4711, True), (4711, 0, True), (0, 4712, True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(reach.os, "geteuid", lambda uid=uid: uid)
+            patch.setattr(reach.os, "stat", lambda path, made_by=made_by: SimpleNamespace(st_uid=made_by))
+            found = reach._is_ours(path)
+        assert found is is_ours
 
 
 def test_a_rank_without_certificates_does_not_even_dial(server):
