@@ -117,7 +117,8 @@ def test_plan_says_why_a_sample_is_in_no_step(config: Path, capsys: pytest.Captu
     keep_none = "sources.code.transforms=[{kind: filter, field: text, min_length: 1000000}]"
     broken = "sources.docs.transforms=[{kind: tokenize, tokenizer: bytes, field: nosuch}]"
     assert "is in none of 1 steps: they came to the first" in said("code:90000")
-    assert "its row gives 2 samples" in said("descriptions:3.7")
+    # Which rows are long is not for a test to know: the corpus is made from what is installed.
+    assert any("its row gives 2 samples" in said(f"descriptions:{row}.7") for row in range(20))
     assert "its row gives 0 samples: filtered" in said("code:3", "mixture.weights={docs: 1}", keep_none)
     assert "its row gives 0 samples: failed (" in said("docs:3", "mixture.weights={code: 1}", broken)
     assert "docs has " in said("docs:90000", "mixture.weights={docs: 1}", "sources.docs.max_epochs=1")
