@@ -4,9 +4,10 @@
 
 FOLDER holds data that `msd init` finds, and a `tokenizer.json` somewhere: with the tokenizer of bytes nothing would be
 measured of tokenisation. Without FOLDER the demo corpus is made. Labels are CPU of the thread that transforms (wall
-time of a busy machine says little), the median of three repeats of a row; rows that fail are left out. Errors are on
-rows that a model had not seen, by five-fold cross-validation; beside them stands how far two measurements of the same
-rows lie apart, below which no model can be expected to come.
+time of a busy machine says little), the least of up to nine repeats of a row, all rows together at the level of their
+medians: noise only adds. Rows that fail are left out. Errors are on rows that a model had not seen, by five-fold
+cross-validation; beside them stands how far two measurements of the same rows lie apart, below which no model can be
+expected to come.
 """
 
 import argparse

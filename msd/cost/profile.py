@@ -59,7 +59,7 @@ class SourceProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     calibration: float
     """Of `row_model` on held-out rows; see `msd.cost.scores`."""
     repeat_spread: float
-    """Median over rows of (largest - smallest) / median of repeated timings: what no model can predict."""
+    """Median over rows of (largest - smallest) / median of two timings of it: how far single ones differ."""
     outliers: list[Outlier] = []
     notes: list[str] = []
     """What a reader should know: too few rows, a deadline that was met, ..."""

@@ -16,7 +16,10 @@ from msd.loader.processes.decide import Timing, Where, where_to_transform
 from msd.loader.processes.measure import Rows, beside, timed
 from msd.loader.transforms.chain import AppliesTransforms, RowResult
 
-REPEATS = 3
+REPEATS = 9
+"""Of each row, as far as time goes."""
+LEFT_SHARE = 0.25
+"""Of the time, that repeats after the first leave."""
 PATIENCE_S = 10.0
 """Beyond its time, for a source of which a single row takes long."""
 BATCH_ROWS = 64
@@ -42,12 +45,12 @@ class Timings:
         return len(self.worker_s)
 
     def seconds_R(self) -> Float64Array:
-        """Return the seconds of a worker that each row takes: the median of its repeats, as in a batch."""
-        return self.batch_factor * np.array([statistics.median(each) for each in self.worker_s])
+        """Return the seconds of a worker that each row takes, as in a batch; see `steady`."""
+        return self.batch_factor * steady(self.worker_s)
 
     def cpu_R(self) -> Float64Array:
-        """Return the CPU that each row takes alone: the median of its repeats."""
-        return np.array([statistics.median(each) for each in self.cpu_s])
+        """Return the CPU that each row takes alone; see `steady`."""
+        return steady(self.cpu_s)
 
     def cpu_share(self) -> float:
         """Return the part of a worker's seconds in which it uses a core."""
@@ -56,11 +59,29 @@ class Timings:
         return min(1.0, cpu_s / worker_s) if worker_s > 0 else 1.0
 
     def spread(self) -> float:
-        """Return the median over rows of (largest - smallest) / median of the repeats: what no model can predict."""
-        each = [
-            (max(one) - min(one)) / statistics.median(one) for one in self.worker_s if len(one) > 1 and min(one) > 0
-        ]
+        """Return the median over rows of (largest - smallest) / median of two repeats: how far timings differ."""
+        pairs = [one[:2] for one in self.worker_s if len(one) > 1 and min(one) > 0]
+        each = [(max(pair) - min(pair)) / statistics.median(pair) for pair in pairs]
         return statistics.median(each) if each else 0.0
+
+
+def steady(seconds: Sequence[Sequence[float]]) -> Float64Array:
+    """Return what each row takes, from repeats that other work on the machine makes longer, now more and now less.
+
+    Noise only ever adds, so the least of its repeats tells rows apart best; their medians say at which level, all rows
+    together, such a machine works.
+
+    Args:
+        seconds: By row, of each repeat; at least one.
+    """
+    if not seconds:
+        return np.empty(0)
+    # As many repeats of each: the least of more is less.
+    count = min(map(len, seconds))
+    least_R = np.array([min(each[:count]) for each in seconds])
+    level = sum(statistics.median(each[:count]) for each in seconds)
+    total = float(least_R.sum())
+    return least_R * (level / total) if total > 0 else least_R
 
 
 def time_rows(chain: AppliesTransforms, rows: Rows, *, least: int, until: float) -> Timings:
@@ -73,6 +94,8 @@ def time_rows(chain: AppliesTransforms, rows: Rows, *, least: int, until: float)
         until: On the monotonic clock: other rows that are not begun by then are left out, and repeats.
     """
     found = Timings()
+    # What rows take together, and whether they wait for one another's lock, is still to be measured.
+    repeats_until = until - LEFT_SHARE * max(0.0, until - time.monotonic())
     with on_one_core():
         for row in rows:
             now = time.monotonic()
@@ -83,9 +106,9 @@ def time_rows(chain: AppliesTransforms, rows: Rows, *, least: int, until: float)
             found.results += results
             found.worker_s.append([timing.cpu_s + timing.blocked_s])
             found.cpu_s.append([timing.cpu_s])
-        for _ in range(REPEATS - 1):
+        for repeat in range(1, REPEATS):
             for index, row in enumerate(rows[: found.num_rows]):
-                if time.monotonic() > until:
+                if time.monotonic() > (until if repeat == 1 else repeats_until):
                     break
                 _, timing = timed(chain, [row])
                 found.worker_s[index].append(timing.cpu_s + timing.blocked_s)
