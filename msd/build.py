@@ -20,8 +20,10 @@ from msd.core.order import SourceOrder, auto_window_blocks
 from msd.core.plan import StepPlan
 from msd.core.sample import Failure
 from msd.core.state import StateDict
+from msd.core.unbounded import UnboundedOrder
 from msd.cost.analytic import build_cost
 from msd.errors import ConfigError
+from msd.loader.admitted import AdmittedRows
 from msd.loader.buffer import BufferPool
 from msd.loader.loader import SourceLoader
 from msd.loader.poison.precautions import Precautions
@@ -33,8 +35,10 @@ from msd.loader.transforms.chain import AppliesTransforms, TransformChain
 from msd.planner.config import MixtureConfig
 from msd.planner.planner import Planner, Starved
 from msd.planner.settings import PlannerSettings, SourceTerms
+from msd.sources.base import BlockReader
 from msd.sources.index import IndexProgress, index_sources
 from msd.sources.open import open_reader
+from msd.sources.unending import Unending
 
 PAYLOAD_BYTES = 512 << 20
 """Payload that the loaders of one process hold in all; what is dropped is made again from its address."""
@@ -50,11 +54,28 @@ def index_all(
     return index_sources(config.sources, workers=workers, on_progress=on_progress)
 
 
-def build_orders(config: PipelineConfig, tables: Mapping[str, BlockTable]) -> dict[str, SourceOrder]:
-    """Return the sequence of every source."""
-    orders = {}
+def build_orders(
+    config: PipelineConfig, tables: Mapping[str, BlockTable], *, consumes: bool = False
+) -> dict[str, SourceOrder]:
+    """Return the sequence of every source.
+
+    Args:
+        config: The configuration.
+        tables: The index of every source; those without an end have none.
+        consumes: Whether rows may be taken from queues.
+    """
+    orders: dict[str, SourceOrder] = {}
     for name, source in config.sources.items():
         window = source.window
+        if source.is_unbounded:
+            orders[name] = UnboundedOrder(
+                seed=config.seed,
+                source=name,
+                admissions=Unending(name, source, consumes=consumes),
+                shuffle=source.is_shuffled,
+                window=window,
+            )
+            continue
         orders[name] = SourceOrder(
             seed=config.seed,
             source=name,
@@ -63,6 +84,13 @@ def build_orders(config: PipelineConfig, tables: Mapping[str, BlockTable]) -> di
             window_blocks=auto_window_blocks(tables[name]) if window == "auto" else window,
         )
     return orders
+
+
+def close_orders(orders: Mapping[str, SourceOrder]) -> None:
+    """Let go of what sequences hold: consumers of queues."""
+    for order in orders.values():
+        if isinstance(order, UnboundedOrder) and isinstance(order.admissions, Unending):
+            order.admissions.close()
 
 
 def build_chains(config: PipelineConfig) -> dict[str, TransformChain]:
@@ -191,9 +219,16 @@ def build_loader(
 ) -> SourceLoader:
     """Return a loader for one source; several of one source may divide its windows."""
     source = config.sources[order.source]
+    reader: BlockReader | AdmittedRows
+    if isinstance(order, UnboundedOrder):
+        assert isinstance(order.admissions, Unending), "made by build_orders"
+        ahead = buffer_bytes // 4 if read_bytes is None else read_bytes
+        reader = AdmittedRows(order, order.admissions, read_bytes=ahead)
+    else:
+        reader = open_reader(order.source, source, order.blocks)
     return SourceLoader(
         order=order,
-        reader=open_reader(order.source, source, order.blocks),
+        reader=reader,
         chain=chain,
         total_ordinals=order.total_ordinals(config.max_epochs(order.source)),
         buffer_bytes=buffer_bytes,

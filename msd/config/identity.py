@@ -13,6 +13,8 @@ from msd.loader.transforms.function import code_of
 from msd.planner.config import GroupConfig, MixtureConfig, StageConfig
 
 FEEDBACK = "mixture.feedback"
+UNENDING = "unending"
+"""Stands for the data of a source of which more may come: its ledger is told of in the progress."""
 _READ_BYTES = 512
 
 
@@ -39,7 +41,7 @@ def identity(
         # The length of a sequence has its own entry; it is not to be told a second time for every source.
         transforms = {key: value for key, value in chains[name].identity.items() if key != "sequence_length"}
         parts |= {
-            f"sources.{name}.data": _short(order.blocks.digest),
+            f"sources.{name}.data": UNENDING if order.is_unbounded else _short(order.blocks.digest),
             f"sources.{name}.order": {"shuffled": source.is_shuffled, "window": order.window_blocks},
             f"sources.{name}.end": {"max_epochs": config.max_epochs(name), "then": config.end_of(name)},
             f"sources.{name}.transforms": _short([transforms, source.overflow]),

@@ -190,6 +190,7 @@ def _resolve_paths(raw: dict[str, Any], base: Path) -> None:
         _resolve(source, "path", base)
         if source.get("format") == PACKED and isinstance(source.get("options"), dict):
             _resolve_tokenizer(source["options"], base)
+        _resolve(source, "spool", base)
         transforms = source.get("transforms")
         for transform in transforms if isinstance(transforms, list) else []:
             if isinstance(transform, dict):

@@ -348,6 +348,17 @@ class Config(ConfigStruct, frozen=True, kw_only=True):
                     raise ConfigError(f"{where}: {group!r} is a source; give the group another name")
         if isinstance(mixture.repetitions, dict):
             _check_names(mixture.repetitions, self.sources, "mixture.repetitions")
+        for name in (name for name, source in self.sources.items() if source.is_unbounded):
+            if mixture.repetitions_of(name) is not None:
+                raise ConfigError(
+                    f"mixture.repetitions {mixture.repetitions_of(name):g} cannot hold for source {name!r}, which has "
+                    "no end; name the others: repetitions: {NAME: ...}"
+                )
+            if mixture.goes_by_size:
+                raise ConfigError(
+                    f"mixture: source {name!r} has no end, so mode proportional, temperature and clock: epoch have no "
+                    "size to go by; give weights, and another clock"
+                )
         for name, source in self.sources.items():
             if source.on_exhausted == "repeat" and self.max_epochs(name) is not None:
                 raise ConfigError(

@@ -122,7 +122,11 @@ class Course:
 
     def arrive(self, table: MetaTable) -> None:
         """Take metadata, in any order, perhaps twice."""
-        self._asked_of.pop(RowRequest(table.source, table.start, table.num_rows), None)
+        answered = RowRequest(table.source, table.start, table.num_rows)
+        if self._asked_of.pop(answered, None) is None and self.orders[table.source].is_unbounded:
+            # The first rows of what was asked: the others are asked for as what they are.
+            for asked in [one for one in self._asked_of if (one.source, one.start) == (table.source, table.start)]:
+                del self._asked_of[asked]
         self.planning.arrive(table)
 
     @property
@@ -133,6 +137,12 @@ class Course:
         if self._edits.holds(self.planning.main.step):
             return "an edit to be written to the journal"
         starved = self.planning.starved
+        if starved is not None and self.orders[starved.source].is_unbounded:
+            host = self._hosts.placement.host_of(self.orders[starved.source], starved.ordinal)
+            return (
+                f"row {starved.ordinal} of source {starved.source!r}, which has no end: for data to be written, or for "
+                f"loader host {host} to prepare it"
+            )
         if starved is not None:
             host = self._hosts.placement.host_of(self.orders[starved.source], starved.ordinal)
             return f"row {starved.ordinal} of source {starved.source!r} on loader host {host}"

@@ -107,8 +107,11 @@ class Lane:
 
     def arrive(self, table: MetaTable) -> None:
         """Take metadata, in any order, perhaps twice."""
-        for ready in self._sources[table.source].arrive(table):
+        source = self._sources[table.source]
+        for ready in source.arrive(table):
             self._planner.observe(ready)
+        if source.repeats:
+            self._stirred[table.source] = None
 
     def plan(self) -> StepPlan | Starved | None:
         """Return the next plan, or what it waits for, or None when the run has ended."""

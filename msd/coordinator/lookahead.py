@@ -27,7 +27,10 @@ EQUAL_PART = 0.1
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """Consecutive rows of one window, to be examined. It is answered by one table of exactly these rows."""
+    """Consecutive rows of one window, to be examined. It is answered by one table of exactly these rows.
+
+    Of a source without an end one of the first of them is an answer, too, if the others are still to come.
+    """
 
     source: str
     start: int
@@ -102,6 +105,11 @@ class Lookahead:
         """The ordinal at which the planner stood after its last step."""
         return self._consumed
 
+    @property
+    def repeats(self) -> bool:
+        """Whether something is to be asked once more."""
+        return bool(self._repeated)
+
     def starve(self, ordinal: int) -> None:
         """Note that the planner needs `ordinal` now: look twice as far ahead from here on.
 
@@ -157,6 +165,10 @@ class Lookahead:
             self._asked = end
         return asked
 
+    def _is_begun(self, request: RowRequest, table: MetaTable) -> bool:
+        """Return whether a table answers the first rows of a request, of which the others are still to come."""
+        return self._order.is_unbounded and 0 < table.num_rows < request.num_rows
+
     def _is_full(self) -> bool:
         """Return whether as many bytes wait as may, those that are on their way included."""
         coming = (self._asked - self._arrived) * self._row_bytes
@@ -176,10 +188,13 @@ class Lookahead:
     def arrive(self, table: MetaTable) -> list[MetaTable]:
         """Take a table and return those that now follow one another without a gap; one nobody waits for is left out."""
         request = self._open.get(table.start)
-        if request is not None and request.num_rows == table.num_rows:
+        if request is not None and (request.num_rows == table.num_rows or self._is_begun(request, table)):
             del self._open[table.start]
             self._repeated.pop(table.start, None)
             self._early[table.start] = table
+            if table.num_rows < request.num_rows:
+                rest = RowRequest(request.source, table.end, request.num_rows - table.num_rows)
+                self._open[rest.start] = self._repeated[rest.start] = rest
         ready = []
         while self._arrived in self._early:
             following = self._early.pop(self._arrived)

@@ -62,6 +62,9 @@ class _Epoch:
 class SourceOrder:
     """Maps ordinals of a source to windows, and windows to rows. Pure; O(blocks) memory."""
 
+    is_unbounded = False
+    """Whether rows are still to come when a run begins; see `msd.core.unbounded`."""
+
     def __init__(self, *, seed: int, source: str, blocks: BlockTable, shuffle: bool, window_blocks: int) -> None:
         """Lay out the sequence of `source`.
 

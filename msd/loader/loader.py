@@ -10,6 +10,7 @@ import numpy as np
 from msd.core.order import SourceOrder
 from msd.core.sample import Failure, MetaTable, Outcome, RawSample, Sample, SampleId, SampleSlab
 from msd.errors import EngineError
+from msd.loader.admitted import AdmittedRows
 from msd.loader.buffer import BufferPool, PayloadBuffer
 from msd.loader.counts import Tally
 from msd.loader.poison.suspects import RowsKilled, Suspects
@@ -36,7 +37,7 @@ class SourceLoader:
         self,
         *,
         order: SourceOrder,
-        reader: BlockReader,
+        reader: BlockReader | AdmittedRows,
         chain: AppliesTransforms,
         total_ordinals: int | None,
         buffer_bytes: int = 64 << 20,
@@ -48,7 +49,7 @@ class SourceLoader:
 
         Args:
             order: The sequence of the source.
-            reader: Of the same source; the loader closes it.
+            reader: Of the same source; the loader closes it. Of one without an end it reads by ordinal.
             chain: Its transforms, wherever they run.
             total_ordinals: Ordinals in all, or None if the source repeats for ever.
             buffer_bytes: Payload held at most.
@@ -61,7 +62,11 @@ class SourceLoader:
         self._reader = reader
         self._chain = chain
         self._total = total_ordinals if order.rows_per_epoch else 0
-        self._rows = RowReader(order, reader, read_bytes=buffer_bytes // 4 if read_bytes is None else read_bytes)
+        self._rows: RowReader | AdmittedRows
+        if isinstance(reader, AdmittedRows):
+            self._rows = reader
+        else:
+            self._rows = RowReader(order, reader, read_bytes=buffer_bytes // 4 if read_bytes is None else read_bytes)
         self._buffer = PayloadBuffer(buffer_bytes, pool)
         self._tally = Tally()
         self._suspects = Suspects() if suspects is None else suspects
@@ -79,18 +84,21 @@ class SourceLoader:
 
         Args:
             start: Ordinal of the first row.
-            num_rows: Rows to examine; fewer where the window or the source ends. At least one is examined unless
-                `start` is where the source ends.
+            num_rows: Rows to examine; fewer where the window or the source ends, or where no more are there yet. At
+                least one is examined unless `start` is where the source ends.
 
         Raises:
             SourceError: If a shard cannot be read. A row that cannot be used is no error: the table says so.
             RowsKilled: If rows ended the process that they were run apart in. Nothing is known of these rows then;
                 asked again once they are avoided, the table says that they were killed.
+            RowsNotHere: If the first row is still to come; nobody is waited for.
         """
         if start < 0 or num_rows < 1:
             raise ValueError(f"examine needs start >= 0 and num_rows >= 1, got start={start}, num_rows={num_rows}")
         limit = self._window_end(start)
         stop = min(start + num_rows, limit)
+        if isinstance(self._rows, AdmittedRows):
+            stop = self._rows.there_to(start, stop)
         tables = [
             self._examine(first, min(first + BATCH_ROWS, stop), limit) for first in range(start, stop, BATCH_ROWS)
         ]

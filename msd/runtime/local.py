@@ -17,7 +17,15 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
-from msd.build import build_chains, build_constructor, build_coordinator, build_loaders, build_orders, index_all
+from msd.build import (
+    build_chains,
+    build_constructor,
+    build_coordinator,
+    build_loaders,
+    build_orders,
+    close_orders,
+    index_all,
+)
 from msd.client import RankClient
 from msd.config import PipelineConfig
 from msd.config.identity import identity
@@ -29,7 +37,8 @@ from msd.core.journal import Edit, edits_to_state
 from msd.core.mesh import Mesh
 from msd.core.plan import StepPlan
 from msd.core.state import StateDict, canonical_json
-from msd.errors import ClosedError, ConfigError, EngineError
+from msd.errors import ClosedError, ConfigError, DeadlineError, EngineError
+from msd.loader.admitted import RowsNotHere
 from msd.loader.poison.suspects import Suspects
 from msd.runtime.assembly import Assembly
 from msd.runtime.base import check_supported, shown, step_number, too_late
@@ -37,7 +46,7 @@ from msd.runtime.edits import TakesEdits
 from msd.runtime.failures import FailureNotes
 from msd.runtime.keeping import RunKeeper, needed
 from msd.runtime.origins import with_origins
-from msd.runtime.record import RunRecord, of_rank, provenance
+from msd.runtime.record import RunRecord, of_rank, provenance, size_of
 from msd.runtime.state import progress_of, run_state
 from msd.sources.index import IndexProgress
 
@@ -64,15 +73,19 @@ class LocalEngine(TakesEdits):
         self.config = config
         self.address = f"local://{next(_numbers)}"
         chains = build_chains(config)
-        self.orders = build_orders(config, index_all(config, on_progress=on_index_progress))
+        self.orders = build_orders(config, index_all(config, on_progress=on_index_progress), consumes=True)
         constructor = build_constructor(config)
         self._identity = identity(config, self.orders, chains)
         self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        """Told when whoever waits for rows had better look up."""
         self._is_closed = False
         self._journal_error: EngineError | None = None
         self._record = RunRecord()
         self._unread: list[Examine] = []
         """Left until somebody asks for a step: a run that is moved before has nothing to read where it was."""
+        self._lacking: dict[str, RowsNotHere] = {}
+        """By source without an end: the first row that was asked for and is still to come."""
         self._suspects = Suspects()
         # What holds files comes last, so that a start that fails leaves nothing open and writes nothing.
         with ExitStack() as undo:
@@ -132,14 +145,11 @@ class LocalEngine(TakesEdits):
     def take(self, rank: int, session: int) -> RankBatch | None:
         """Return the next batch of a rank, or None when the run has ended."""
         with self._lock:
-            self._check_open()
-            step = self._coordinator.generations.asked(rank, session).next_step
-            self._note_taken()
-            plan = self._plan(step)
+            plan = self._awaited(lambda: self._coordinator.generations.asked(rank, session).next_step)
             if plan is None:
                 return None
             batch = self._assembly.batch(plan, rank)
-            self._coordinator.generations.asks(rank, session, step + 1)
+            self._coordinator.generations.asks(rank, session, plan.step + 1)
             return batch
 
     def position(self, rank: int, session: int) -> str:
@@ -218,7 +228,7 @@ class LocalEngine(TakesEdits):
                 "sources": {
                     name: {
                         **self._record.of_source(name),
-                        "rows_per_epoch": self.orders[name].rows_per_epoch,
+                        **size_of(self.orders[name]),
                         "killed": killed.get(name, 0),
                         "target_share": shares[name],
                         "is_suspended": name in suspended,
@@ -242,8 +252,8 @@ class LocalEngine(TakesEdits):
     def plan(self, step: int) -> StepPlan | None:
         """Return the plan of a step of this generation, or None after the end."""
         with self._lock:
-            self._check_open()
-            return self._plan(step_number(step))
+            wanted = step_number(step)
+            return self._awaited(lambda: wanted)
 
     def close(self) -> None:
         """End the run: files are closed, clients are refused. Closing twice is fine."""
@@ -266,6 +276,7 @@ class LocalEngine(TakesEdits):
                 return
             self._note_last()
             self._is_closed = True
+            self._changed.notify_all()
             _running.pop(self.address, None)
             if self._keeper is not None:
                 self._keeper.close(self._coordinator.progress_before if is_orderly else None)
@@ -283,6 +294,7 @@ class LocalEngine(TakesEdits):
     def _close_loaders(self) -> None:
         for loader in self._loaders.values():
             loader.close()
+        close_orders(self.orders)
 
     def _edits(self) -> list[dict[str, Any]]:
         with self._lock:
@@ -332,6 +344,33 @@ class LocalEngine(TakesEdits):
         assert progress is not None, "the position after a plan that is held is known"
         return progress
 
+    def _awaited(self, wanted: Callable[[], int]) -> StepPlan | None:
+        """Return the plan of a step, waiting for rows that are still to be written; others may use the run meanwhile.
+
+        Args:
+            wanted: Returns the step: the run may be moved while it is waited for.
+
+        Raises:
+            DeadlineError: If they do not come within `runtime.deadline_s`.
+        """
+        began_s = time.monotonic()
+        while True:
+            self._check_open()
+            step = wanted()
+            self._note_taken()
+            plan = self._plan(step)
+            if plan is not None or not self._lacking or self._coordinator.end is not None:
+                return plan
+            left_s = began_s + self.config.runtime.deadline_s - time.monotonic()
+            starving = self._coordinator.starving
+            lack = self._lacking.get(starving or "") or next(iter(self._lacking.values()))
+            if left_s <= 0:
+                raise DeadlineError(
+                    f"step {step} waited {time.monotonic() - began_s:.1f} s for {lack}; write more, or raise "
+                    "runtime.deadline_s"
+                )
+            self._changed.wait(min(lack.poll_s, left_s))
+
     def _plan(self, step: int) -> StepPlan | None:
         self._perform(self._coordinator.recall(step), reads=True)
         return self._coordinator.plan(step)
@@ -347,6 +386,8 @@ class LocalEngine(TakesEdits):
             plan = self._coordinator.answer(step)
         finally:
             self._perform(self._coordinator.ask(None))
+        if plan is None and self._lacking:
+            raise EngineError(f"step {step} cannot be planned yet: {next(iter(self._lacking.values()))}")
         if plan is None:
             raise too_late(step, deadline_s)
         return plan
@@ -363,6 +404,7 @@ class LocalEngine(TakesEdits):
         if reads:
             waiting.extendleft(reversed(self._unread))
             self._unread.clear()
+            self._lacking.clear()
         while waiting:
             if time.monotonic() > ask_until:
                 ask_until = math.inf
@@ -370,12 +412,19 @@ class LocalEngine(TakesEdits):
             match waiting.popleft():
                 case Examine() as command if not reads:
                     self._unread.append(command)
-                case Examine(source=source, start=start, num_rows=num_rows):
-                    table = self._loaders[source].examine(start, num_rows)
+                case Examine(source=source, start=start, num_rows=num_rows) as command:
+                    try:
+                        table = self._loaders[source].examine(start, num_rows)
+                    except RowsNotHere as lack:
+                        self._unread.append(command)
+                        known = self._lacking.get(source)
+                        self._lacking[source] = lack if known is None or lack.ordinal < known.ordinal else known
+                        continue
                     self._failures.note(source, table.failures)
                     waiting.extend(self._coordinator.handle(RowsExamined(_HOST, (table,))))
                 case Abandon():
                     self._unread.clear()
+                    self._lacking.clear()
                 case Release(source=source, before=before):
                     self._loaders[source].release(before)
                 case Journal(number=number, edit=edit):

@@ -6,6 +6,7 @@ from typing import Any
 
 from msd.core.order import SourceOrder
 from msd.core.plan import StepPlan
+from msd.core.unbounded import UnboundedOrder
 
 _MEANS = ("fill", "imbalance", "imbalance_floor", "lockstep", "lockstep_floor")
 _NOTES_KEPT = 20
@@ -65,6 +66,14 @@ class RunRecord:
             "token_share": tokens / max(1, sum(self._tokens.values())),
             "sample_share": samples / max(1, sum(self._samples.values())),
         }
+
+
+def size_of(order: SourceOrder) -> dict[str, Any]:
+    """Return the rows of an epoch of a source; without an end, what its ledger says now."""
+    if not isinstance(order, UnboundedOrder):
+        return {"rows_per_epoch": order.rows_per_epoch}
+    rows, admissions = order.admissions.count()
+    return {"rows_per_epoch": None, "admitted_rows": rows, "admissions": admissions}
 
 
 def provenance(plan: StepPlan, orders: Mapping[str, SourceOrder]) -> list[dict[str, Any]]:

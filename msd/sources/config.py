@@ -12,7 +12,26 @@ PACKED = "packed"
 """The folder of a `msd run`: rows are whole sequences."""
 TOKENIZER = "tokenizer"
 """Option of packed sequences."""
-FORMATS = ("auto", "parquet", "jsonl", "webdataset", "arrow", "hf", "text", "packed", "memory", "class")
+FORMATS = (
+    "auto",
+    "parquet",
+    "jsonl",
+    "webdataset",
+    "arrow",
+    "hf",
+    "text",
+    "packed",
+    "memory",
+    "class",
+    "tail",
+    "queue",
+)
+UNBOUNDED = ("tail", "queue")
+"""Formats of sources without an end."""
+GROWING = (".jsonl", ".ndjson", ".jsonlines")
+"""With `format: tail`, a path without a pattern that ends in one of these is a file that grows."""
+
+POLL_S, SETTLE_S = 1.0, 2.0
 
 
 class ShuffleConfig(ConfigStruct, frozen=True, kw_only=True):
@@ -35,8 +54,8 @@ class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
     """A named origin of rows."""
 
     format: str = "auto"
-    """parquet, jsonl, webdataset, arrow, hf, text, packed, memory, class, or `package.module:Class`; auto looks at
-    names."""
+    """parquet, jsonl, webdataset, arrow, hf, text, packed, memory, class, tail, queue, or `package.module:Class`;
+    auto looks at names."""
     path: str | list[str] | None = None
     """Glob, directory, file, or a list of them; local or any fsspec URL."""
     storage_options: dict[str, Any] = {}
@@ -46,11 +65,19 @@ class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
     columns: list[str] | None = None
     """Columns to read from Parquet, Arrow and Hugging Face data; null reads all."""
     cls: Any = None
-    """With `format: class`: the class or factory, or its dotted path `package.module:Class`."""
+    """With `format: class` or `queue`: the class or factory, or its dotted path `package.module:Class`."""
     options: dict[str, Any] = {}
     """Keyword arguments of that class. With `format: packed`: `{tokenizer: PATH}`, which must be that of the folder."""
     rows: Any = None
     """With `format: memory`: a list of dictionaries, DataFrame, Arrow table, Hugging Face dataset. From Python only."""
+    spool: str | None = None
+    """With `format: tail` or `queue`: the folder of the ledger, which all hosts of the run share; what a queue gave is
+    kept there, too."""
+    poll_s: float = POLL_S
+    """With `format: tail` or `queue`: how often to look for something new while rows are lacking, at most."""
+    settle_s: float = SETTLE_S
+    """With `format: tail`: a file that was not written for so long is complete; 0 takes each as soon as it has its
+    name."""
     split: tuple[float, float] = (0.0, 1.0)
     """The part of the rows, by hash, that this source gives; [0.95, 1.0] holds out the last twentieth."""
     shuffle: ShuffleConfig | bool = ShuffleConfig()
@@ -91,7 +118,15 @@ class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
             raise ConfigError("format memory needs rows: a list of dictionaries, a DataFrame, an Arrow table")
         if self.format == "class" and self.cls is None:
             raise ConfigError("format class needs cls: a class or factory, or its dotted path package.module:Class")
-        if self.format not in ("memory", "class") and ":" not in self.format and self.path is None:
+        if self.is_unbounded:
+            self._check_unbounded()
+        else:
+            for setting, usual in (("spool", None), ("poll_s", POLL_S), ("settle_s", SETTLE_S)):
+                if getattr(self, setting) != usual:
+                    raise ConfigError(
+                        f"{setting} is for sources without an end: format tail or queue, not {self.format}"
+                    )
+        if self.format not in ("memory", "class", "queue") and ":" not in self.format and self.path is None:
             raise ConfigError(f"format {self.format} needs a path: a file, glob, directory or URL")
         if self.format == PACKED:
             self._check_packed()
@@ -120,6 +155,42 @@ class ReaderConfig(ConfigStruct, frozen=True, kw_only=True):
     def packed_tokenizer(self) -> str | None:
         """With `format: packed`: the tokenizer that the sequences are said to be of, if one is named."""
         return self.options.get(TOKENIZER) if self.format == PACKED else None
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether rows are still to come when a run begins."""
+        return self.format in UNBOUNDED
+
+    def _check_unbounded(self) -> None:
+        check_range("poll_s", self.poll_s, 0.01, 1e6)
+        check_range("settle_s", self.settle_s, 0.0, 1e6)
+        if self.spool is None:
+            raise ConfigError(
+                f"format {self.format} needs spool: a folder that all hosts of the run share, where it is kept which "
+                "rows came when"
+            )
+        msgspec.structs.force_setattr(self, "spool", own_path(self.spool, name="spool"))
+        for setting, path in (("spool", self.spool), ("path", self.path)):
+            if isinstance(path, str) and ("://" in path or "::" in path):
+                why = (
+                    "files are made exclusively there, which no object store promises"
+                    if setting == "spool"
+                    else ("it is watched by the times of its files")
+                )
+                raise ConfigError(
+                    f"{setting} {path!r} is a URL; name a plain path, of a file system all hosts mount: {why}"
+                )
+        if self.split != (0.0, 1.0) or self.max_epochs is not None:
+            setting = "max_epochs" if self.max_epochs is not None else "split"
+            raise ConfigError(
+                f"{setting} means nothing for format {self.format}, whose rows come once and never end; leave it out"
+            )
+        if self.format == "queue" and self.cls is None:
+            raise ConfigError("format queue needs cls: a class with take(max_rows, timeout_s), or its dotted path")
+        if self.format == "tail" and (self.cls is not None or self.rows is not None):
+            raise ConfigError("format tail reads files; leave cls and rows out, or set format: queue")
+        if self.format == "tail" and isinstance(self.path, list):
+            raise ConfigError("format tail watches one path: a folder, a glob, or one file; make a source of each")
 
     @property
     def block_bytes(self) -> int:

@@ -51,7 +51,7 @@ def discover(name: str, config: ReaderConfig) -> list[Found]:
 def _local_files(name: str, item: str) -> Iterator[Found]:
     path = os.path.abspath(os.path.expanduser(item))
     if os.path.isdir(path):
-        for file in _walk(path):
+        for file in walk(path):
             yield _local(path, file, is_named=False)
         return
     if os.path.isfile(path):
@@ -64,14 +64,14 @@ def _local_files(name: str, item: str) -> Iterator[Found]:
         raise SourceError(f"sources.{name}: {path} does not exist; {_nearby(path)}")
     root = os.path.commonpath([fixed_part(pattern) for pattern in patterns])
     for pattern in patterns:
-        matches = sorted(set(_matches(pattern)))
+        matches = sorted(set(matching(pattern)))
         files = [match for match in matches if os.path.isfile(match) or _is_dead_link(match)]
         for match in files:
             yield _local(root, match, is_named=True)
         # A glob of directories saved by `datasets` names what lies in them.
         folders = [match for match in matches if any(os.path.exists(os.path.join(match, m)) for m in HF_MARKS)]
         for folder in folders:
-            for file in _walk(folder):
+            for file in walk(folder):
                 yield _local(root, file, is_named=False)
         if not files and not folders:
             others = [match for match in matches if not os.path.isdir(match)]
@@ -105,7 +105,7 @@ def _local(root: str, path: str, *, is_named: bool) -> Found:
     return Found(root, inside, path, status.st_size, version_of(status), is_named)
 
 
-def _matches(pattern: str) -> Iterator[str]:
+def matching(pattern: str) -> Iterator[str]:
     """Yield what a pattern matches. Below `**` each directory is searched once, whatever links lead to it or round."""
     pieces = pattern.split("/")
     if "**" not in pieces:
@@ -115,10 +115,10 @@ def _matches(pattern: str) -> Iterator[str]:
     rest = "/".join(pieces[at + 1 :] or ["*"])
     for start in glob.iglob("/".join(pieces[:at]) or "/"):
         for folder, _ in _folders(start) if os.path.isdir(start) else ():
-            yield from _matches(f"{glob.escape(folder.rstrip('/'))}/{rest}")
+            yield from matching(f"{glob.escape(folder.rstrip('/'))}/{rest}")
 
 
-def _walk(root: str) -> Iterator[str]:
+def walk(root: str) -> Iterator[str]:
     """Yield the files under `root`, through links, each directory once."""
     for _, entries in _folders(root):
         for entry in entries:

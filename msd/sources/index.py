@@ -49,7 +49,7 @@ def index_sources(
     """Return the block table of each source, from the cache where its files are unchanged.
 
     Args:
-        sources: Name to configuration.
+        sources: Name to configuration; one without an end has a ledger, and an empty table.
         cache_dir: Where indexes are kept; None is `MSD_CACHE` or `~/.cache/msd`.
         workers: Threads; None is `min(8, 4 * cpus)`.
         on_progress: Called in the caller's thread after each shard.

@@ -7,7 +7,7 @@ import msgspec
 
 from msd.core.index import BlockTable
 from msd.errors import SourceError
-from msd.sources.config import PACKED, ReaderConfig
+from msd.sources.config import PACKED, UNBOUNDED, ReaderConfig
 from msd.sources.discover import EXTENSIONS, HF_MARKS, counted, discover, shown
 from msd.sources.files import Opener, ShardFile, is_local, reading
 from msd.sources.found import Found
@@ -40,7 +40,7 @@ def list_shards(name: str, config: ReaderConfig) -> list[ShardFile]:
 def find_shards(name: str, config: ReaderConfig) -> tuple[str, list[ShardFile]]:
     """Return the format of a source and its files, which `list_shards` describes; no files for rows from Python."""
     chosen = _set_format(config)
-    if chosen in ("memory", "class"):
+    if chosen in ("memory", "class", *UNBOUNDED):
         return chosen, []
     reached = discover(name, config)
     chosen = chosen or _format_of(name, config, reached)
@@ -80,6 +80,8 @@ def resolve_format(name: str, config: ReaderConfig) -> str:
 
 def _set_format(config: ReaderConfig) -> str | None:
     """Return the format that the configuration says, or None where it leaves that to the files' names."""
+    if config.is_unbounded:
+        return config.format
     if ":" in config.format or config.cls is not None:
         return "class"
     if config.rows is not None:

@@ -139,6 +139,15 @@ class MixtureConfig(ConfigStruct, frozen=True, kw_only=True):
         """Return how often a source may be passed over, None if the mixture does not say."""
         return self.repetitions.get(source) if isinstance(self.repetitions, dict) else self.repetitions
 
+    @property
+    def goes_by_size(self) -> bool:
+        """Whether the rows of an epoch of each source must be known."""
+        configs: list[MixtureConfig | StageConfig] = [self, *self.schedule]
+        return self.clock == "epoch" or any(
+            config.mode != "explicit" or any(group.mode != "explicit" for _, group in groups_of(config.weights or {}))
+            for config in configs
+        )
+
     def _check_schedule(self) -> None:
         right, wrong = ("step", "at") if self.clock == "step" else ("at", "step")
         for stage in self.schedule:

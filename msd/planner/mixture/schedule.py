@@ -10,7 +10,7 @@ import numpy as np
 
 from msd.core.arrays import Int64Array
 from msd.errors import ConfigError
-from msd.planner.config.mixture import MixtureConfig, StageConfig, Weights, groups_of
+from msd.planner.config.mixture import MixtureConfig, StageConfig
 from msd.planner.mixture.clock import Clock
 from msd.planner.mixture.shares import Shares, shares_of
 
@@ -61,7 +61,7 @@ class MixtureSchedule:
         Raises:
             ConfigError: If sizes are asked for and not known.
         """
-        if rows is None and _asks_for_sizes(mixture):
+        if rows is None and mixture.goes_by_size:
             raise ConfigError(
                 "mixture: proportional, temperature and clock: epoch go by the rows of each source; pass rows="
             )
@@ -148,14 +148,3 @@ def quantise(shares: Sequence[float]) -> Int64Array:
     # Rounding of the division, or shares below one unit, can leave a few units over or missing: the largest takes them.
     weight_S[int(weight_S.argmax())] += WEIGHT_UNIT - int(weight_S.sum())
     return weight_S
-
-
-def _asks_for_sizes(mixture: MixtureConfig) -> bool:
-    configs: list[MixtureConfig | StageConfig] = [mixture, *mixture.schedule]
-    return mixture.clock == "epoch" or any(
-        config.mode != "explicit" or _has_sized_group(config.weights) for config in configs
-    )
-
-
-def _has_sized_group(weights: Weights | None) -> bool:
-    return any(group.mode != "explicit" for _, group in groups_of(weights or {}))
