@@ -27,6 +27,7 @@ from msd.coordinator.events import (
     RowKilled,
     RowsEnded,
     RowsExamined,
+    RowsLacking,
     RunFailed,
     StepAsked,
     TimePassed,
@@ -395,6 +396,8 @@ class Coordinator:
             case RowsExamined(tables=tables):
                 for table in tables:
                     self._course.arrive(table)
+            case RowsLacking(host=host, rows=lacking_rows):
+                self._course.lacking[host] = lacking_rows
             case StepAsked(rank=rank, session=session, generation=generation, step=step, lacking=lacking):
                 if self.generations.speaks(rank, session, generation):
                     if lacking is not None:

@@ -20,7 +20,7 @@ from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable
 from msd.core.state import StateDict
 from msd.errors import ConfigError
-from msd.planner.planner import Planner
+from msd.planner.planner import Planner, Starved
 
 MOST_REPORTS = 64
 """Reports that are kept though no rank needs them: with them steps of long ago can be planned again."""
@@ -66,6 +66,8 @@ class Course:
         self._ahead_bytes = ahead_bytes
         self.recalled = -1
         """The step whose plan somebody wants held."""
+        self.lacking: dict[str, Mapping[str, tuple[int, str]]] = {}
+        """By host: rows of sources without an end that it waits to be written, and where it looks for them."""
 
     def begin(
         self, start: Planner, positions: Mapping[int, StateDict] | None = None, *, was_planned: bool = False
@@ -137,12 +139,9 @@ class Course:
         if self._edits.holds(self.planning.main.step):
             return "an edit to be written to the journal"
         starved = self.planning.starved
-        if starved is not None and self.orders[starved.source].is_unbounded:
-            host = self._hosts.placement.host_of(self.orders[starved.source], starved.ordinal)
-            return (
-                f"row {starved.ordinal} of source {starved.source!r}, which has no end: for data to be written, or for "
-                f"loader host {host} to prepare it"
-            )
+        lack = None if starved is None else self._lack_of(starved)
+        if starved is not None and lack is not None:
+            return f"row {starved.ordinal} of source {starved.source!r} to be written{f': {lack}' if lack else ''}"
         if starved is not None:
             host = self._hosts.placement.host_of(self.orders[starved.source], starved.ordinal)
             return f"row {starved.ordinal} of source {starved.source!r} on loader host {host}"
@@ -150,6 +149,14 @@ class Course:
         if slowest is None or self.planning.end is not None or self._generations.fastest == slowest:
             return None
         return f"rank {some_ranks(self._generations.ranks_at(slowest))} to take step {slowest}"
+
+    def _lack_of(self, starved: Starved) -> str | None:
+        """Return where a row is looked for that is still to be written, None if it is to be prepared."""
+        for rows in self.lacking.values():
+            ordinal, why = rows.get(starved.source, (None, ""))
+            if ordinal is not None and ordinal <= starved.ordinal:
+                return why
+        return None
 
     def go_on(self) -> list[Command]:
         """Return what is to be done now: plan, have rows examined, hand steps out, let go of what was taken."""
@@ -175,6 +182,7 @@ class Course:
 
     def lose_host(self, host: str) -> list[Command]:
         """Note that a host is gone: what it owed is asked of others, and its steps are assigned with other owners."""
+        self.lacking.pop(host, None)
         if host in self._hosts.placement.alive:
             self.ask_host_again(host)
             for asked in self._asked_of.values():

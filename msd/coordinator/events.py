@@ -1,5 +1,6 @@
 """What happened: the coordinator eats these, in any order, perhaps twice."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from msd.coordinator.standing import RankStanding
@@ -12,6 +13,15 @@ class RowsExamined:
 
     host: str
     tables: tuple[MetaTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsLacking:
+    """What a loader host waits for which nobody has written yet: all of it, each time that changes."""
+
+    host: str
+    rows: Mapping[str, tuple[int, str]]
+    """By source without an end: the first ordinal, and where it is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +137,7 @@ class RunFailed:
 
 Event = (
     RowsExamined
+    | RowsLacking
     | HostLost
     | HostSilent
     | HostJoined

@@ -26,6 +26,7 @@ class RowsNotHere(SourceError):
         )
         self.source = source
         self.ordinal = ordinal
+        self.why = lack
         self.poll_s = poll_s
 
 

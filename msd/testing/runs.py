@@ -1,6 +1,6 @@
 """A coordinator over made-up rows, and somebody who examines them: runs without a file, a loader or a host."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from msd.coordinator import Coordinator, Placement, StallTerms, Standing, deal
@@ -8,11 +8,24 @@ from msd.coordinator.commands import Command, Examine, Journal
 from msd.coordinator.events import Event, Journalled, RowsExamined
 from msd.core.order import SourceOrder
 from msd.core.state import StateDict
+from msd.core.unbounded import Admitted, UnboundedOrder
 from msd.planner.planner import Planner
 from msd.testing.blocks import made_up_blocks
 from msd.testing.tables import Row, settings_of, table_of
 
 BLOCK_ROWS = 10
+
+
+class _Nothing:
+    """Admissions that nobody asks about."""
+
+    num_rows = 0
+
+    def find(self, ordinal: int) -> Admitted | None:
+        return None
+
+    def count(self) -> tuple[int, int]:
+        return 0, 0
 
 
 class MadeUpRun:
@@ -32,6 +45,7 @@ class MadeUpRun:
         shadows: Sequence[str] = (),
         stalls: Mapping[str, StallTerms] | None = None,
         placement: Placement | None = None,
+        unending: Collection[str] = (),
         **settings: Any,
     ) -> None:
         """Make the coordinator, which has decided nothing yet.
@@ -47,6 +61,7 @@ class MadeUpRun:
             held_bytes: See there.
             shadows: See there.
             stalls: See there.
+            unending: Sources of which more may come: what a host says is all there is so far.
             placement: Of loaders on hosts; None deals `partitions` of each source in turn.
             **settings: Of `msd.testing.tables.settings_of`.
         """
@@ -55,7 +70,7 @@ class MadeUpRun:
         self._new = planner
         self._options: dict[str, Any] = {
             "new_planner": self.new_planner,
-            "orders": {name: _order(name, len(rows)) for name, rows in sources.items()},
+            "orders": {name: _order(name, len(rows), name in unending) for name, rows in sources.items()},
             "totals": {terms.name: terms.total_ordinals for terms in self.settings.sources},
             "placement": placement or deal(dict.fromkeys(sources, partitions), hosts),
             "constructors": constructors,
@@ -100,6 +115,8 @@ class MadeUpRun:
         return met
 
 
-def _order(source: str, num_rows: int) -> SourceOrder:
+def _order(source: str, num_rows: int, is_unending: bool) -> SourceOrder:
+    if is_unending:
+        return UnboundedOrder(seed=1, source=source, admissions=_Nothing(), shuffle=True, window="auto")
     rows_B = [min(BLOCK_ROWS, num_rows - first) for first in range(0, num_rows, BLOCK_ROWS)]
     return SourceOrder(seed=1, source=source, blocks=made_up_blocks(rows_B), shuffle=True, window_blocks=1)

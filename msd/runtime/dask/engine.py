@@ -94,7 +94,7 @@ class DaskEngine(TakesEdits):
         # What was started, to be ended in reverse: each part also when one before it fails or is interrupted.
         self._ending = contextlib.ExitStack()
         chains = build_chains(config)
-        self.orders = build_orders(config, index_all(config, on_progress=on_index_progress))
+        self.orders = build_orders(config, index_all(config, on_progress=on_index_progress), consumes=True)
         self._identity = identity(config, self.orders, chains)
         is_sized = config.loaders == "auto" or config.scaling is not None
         self._profiled = profiled(config, self.orders, chains) if is_sized else Profiled()

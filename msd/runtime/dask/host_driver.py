@@ -6,7 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from msd.coordinator.commands import Examine
-from msd.coordinator.events import Event, HostJoined, HostLost, HostSilent, RowKilled, RowsEnded, RowsExamined
+from msd.coordinator.events import (
+    Event,
+    HostJoined,
+    HostLost,
+    HostSilent,
+    RowKilled,
+    RowsEnded,
+    RowsExamined,
+    RowsLacking,
+)
 from msd.core.sample import MetaTable
 from msd.errors import DeadlineError
 from msd.runtime.dask.calls import ActorGone, HasRpc, Ref, call
@@ -68,6 +77,8 @@ class HostDriver:
         self._is_left = False
         self._rows: list[list[Any]] = []
         """Not carried yet: rows that are not run like others."""
+        self._lacks: dict[str, tuple[int, str]] = {}
+        """By source: the row that the host waits to be written, as it said last."""
         self._seen = 0
         """Number of the newest table that came; `_told` that of other news."""
         self._told = 0
@@ -172,17 +183,30 @@ class HostDriver:
     def _take(self, wire: Wire) -> None:
         self._seen, self._told = wire["number"], wire["news_number"]
         tables = tables_from_wire(wire)
-        self._owed.difference_update((table.source, table.start, table.num_rows) for table in tables)
+        for table in tables:
+            self._note_answered(table)
+        lacks = {source: (ordinal, why) for source, ordinal, why in wire["lacks"]}
+        if lacks != self._lacks:
+            self._lacks = lacks
+            self._happened(RowsLacking(self.name, lacks))
         for news in wire["news"]:
             self._happened(_event_of(news))
         if tables:
             self._came(tables)
             self._happened(RowsExamined(self.name, tuple(tables)))
 
+    def _note_answered(self, table: MetaTable) -> None:
+        if (exact := (table.source, table.start, table.num_rows)) in self._owed:
+            self._owed.remove(exact)
+            return
+        # The first rows of a request, of which the others are still to come and are asked for as what they are.
+        self._owed = {owed for owed in self._owed if owed[:2] != exact[:2] or owed[2] < table.num_rows}
+
     async def _answers(self) -> None:
         """Wait until a host that was silent answers again."""
         self._requests.clear()
         self._owed.clear()
+        self._lacks = {}
         pause_s = self._silence_s / BEATS
         while not self._is_left:
             try:

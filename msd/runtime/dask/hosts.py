@@ -17,7 +17,7 @@ from dask.system import CPU_COUNT
 from distributed import get_worker
 from distributed.system import MEMORY_LIMIT
 
-from msd.build import build_chains, build_loader, build_precautions, place_chains
+from msd.build import build_chains, build_loader, build_precautions, close_orders, place_chains
 from msd.config import PipelineConfig
 from msd.core.order import SourceOrder
 from msd.core.sample import SampleId, SampleSlab
@@ -197,6 +197,7 @@ class LoaderHost:
             "number": number,
             "news_number": news_number,
             "news": [_told(one) for one in news],
+            "lacks": self._workshop.lacks(),
             **tables_to_wire(tables),
         })  # fmt: skip
 
@@ -290,6 +291,7 @@ class LoaderHost:
         self._precautions.close()
         atexit.unregister(self._precautions.close)
         self._workshop.close()
+        close_orders(self._orders)
         self._helpers.shutdown(wait=False)
 
 

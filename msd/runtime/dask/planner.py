@@ -35,7 +35,7 @@ from msd.runtime.dask.planner_store import PlannerStore
 from msd.runtime.dask.standings import rank_from_wire, stall_to_wire, standing_from_wire, standing_to_wire
 from msd.runtime.dask.wire import Wire
 from msd.runtime.failures import FailureNotes
-from msd.runtime.record import provenance
+from msd.runtime.record import provenance, size_of
 
 DEPTH = 4
 """Steps planned from the one that the slowest rank asks for: it has one, two are prefetched, one is being made."""
@@ -328,6 +328,8 @@ class PlannerActor:
 
     async def stats(self) -> Wire:
         """Return what the run has done so far."""
+        # Ledgers are read apart: the coordinator's thread does nothing but decide.
+        sizes = await asyncio.get_running_loop().run_in_executor(None, self._sizes)
 
         def stats() -> tuple[Wire, list[Command]]:
             generations = self._coordinator.generations
@@ -359,7 +361,7 @@ class PlannerActor:
                 "sources": {
                     name: {
                         **self._helm.record.of_source(name),
-                        "rows_per_epoch": order.rows_per_epoch,
+                        **sizes[name],
                         "killed": killed.get(name, 0),
                         "target_share": shares[name],
                         "is_suspended": name in suspended,
@@ -368,11 +370,14 @@ class PlannerActor:
                         "ready_rows": gauges[name].ready,
                         "wanted_rows": gauges[name].wanted,
                     }
-                    for name, order in self._orders.items()
+                    for name in self._orders
                 },
             }, []
 
         return await self._decide(stats)
+
+    def _sizes(self) -> dict[str, dict[str, Any]]:
+        return {name: size_of(order) for name, order in self._orders.items()}
 
     async def gauges(self, steps_ahead: int) -> Wire:
         """Return what sizes are decided from: totals of each source, and who has how many workers.

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from msd.core.sample import MetaTable, SampleId, SampleSlab
 from msd.errors import ClosedError, EngineError, MsdError, told
+from msd.loader.admitted import RowsNotHere
 from msd.loader.loader import BATCH_ROWS, SourceLoader
 from msd.loader.poison.suspects import RowsKilled
 from msd.loader.workers import Threads
@@ -33,6 +34,9 @@ BATCH_S = 0.02
 """What a batch of several requests may be expected to take: many times what it costs to hand it over."""
 _SMOOTHING = 0.3
 """Weight of the newest request in what a row is expected to take."""
+LOOK_S = 0.25
+"""Requests for rows that are still to come are looked at again so often, or as often as their source says if that is
+more: another host may have admitted them."""
 CLOSE_S = 2.0
 """A transform that takes longer is left behind when its host closes."""
 
@@ -75,6 +79,12 @@ class Workshop:
         self._under_way: set[Request] = set()
         self._parked: list[Request] = []
         """Those with a row of which somebody has to decide what it is answered with."""
+        self._lacking: dict[Request, str] = {}
+        """Those of which no row is there yet, with what is waited for."""
+        self._lacks: dict[str, tuple[int, str]] = {}
+        """By source: the first row of those, as far as nothing has come since."""
+        self._look: asyncio.TimerHandle | None = None
+        """When they are looked at again."""
         self._num_decided = 0
         """How often such was decided: it may be while a thread is still at other rows of the same batch."""
         self._examining: Counter[Key] = Counter()
@@ -106,7 +116,7 @@ class Workshop:
 
     def request(self, requests: Iterable[Request]) -> None:
         """Have rows examined; a request that is under way, or answered and not `seen`, is not begun twice."""
-        known = self._under_way | {request for _, request, _ in self._done}
+        known = self._under_way | {request for _, request, _ in self._done} | self._lacking.keys()
         new = [request for request in dict.fromkeys(requests) if request not in known]
         if any(request[1] != STANDBY for request in new):
             # What somebody waits for goes before what might be wanted.
@@ -121,6 +131,8 @@ class Workshop:
         waiting = {request for request in self._queue if request[1] != STANDBY}
         self._queue = deque(request for request in self._queue if request[1] == STANDBY)
         self._under_way -= waiting
+        self._lacking.clear()
+        self._lacks.clear()
 
     def unpark(self) -> None:
         """Begin again with requests of which a row was killed: it is known by now what it is answered with."""
@@ -133,6 +145,10 @@ class Workshop:
         for partition in self._partitions.get(source, ()):
             if (loader := self._loaders.get((source, partition))) is not None:
                 loader.release(before)
+
+    def lacks(self) -> list[list[Any]]:
+        """Return by source the first row that was asked for and is still to come, and what is waited for."""
+        return [[source, ordinal, why] for source, (ordinal, why) in self._lacks.items()]
 
     def seen(self, through: int) -> None:
         """Forget answers that are known to have come: whoever asks for such rows from now on wants them once more.
@@ -191,6 +207,9 @@ class Workshop:
     def stop(self) -> None:
         """Begin nothing new."""
         self._queue.clear()
+        self._lacking.clear()
+        if self._look is not None:
+            self._look.cancel()
         for task in list(self._tasks):
             task.cancel()
 
@@ -240,9 +259,14 @@ class Workshop:
         for request, table in zip(batch, tables, strict=False):
             if request[1] == STANDBY:
                 continue
+            if isinstance(table, RowsNotHere):
+                self._put_off(request, table)
+                continue
             if table is None:
                 self._parked.append(request)
                 continue
+            if request[0] in self._lacks and table.end > self._lacks[request[0]][0]:
+                del self._lacks[request[0]]
             self._num_done += 1
             self._done.append((self._num_done, request, table))
         self._under_way.difference_update(batch)
@@ -258,6 +282,19 @@ class Workshop:
         if not self._queue:
             self.on_idle()
 
+    def _put_off(self, request: Request, lack: RowsNotHere) -> None:
+        """Look later whether rows have come: no thread waits for them."""
+        self._lacking[request] = lack.why
+        self._lacks[request[0]] = min(self._lacks.get(request[0], (lack.ordinal, lack.why)), (lack.ordinal, lack.why))
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(min(LOOK_S, lack.poll_s), self._look_again)
+
+    def _look_again(self) -> None:
+        self._look = None
+        lacking, self._lacking = self._lacking, {}
+        # In order, so that a look finds as much as is wanted.
+        self.request(sorted(lacking))
+
     def _leave(self, keys: Iterable[Key]) -> None:
         """Note that a thread is in these loaders no more."""
         keys = list(keys)
@@ -266,9 +303,12 @@ class Workshop:
 
     # On threads.
 
-    def _examined(self, batch: Sequence[Request]) -> list[MetaTable | None]:
-        """Return the tables of requests, fewer if one cannot be answered: that ends the run; None for one to park."""
-        tables: list[MetaTable | None] = []
+    def _examined(self, batch: Sequence[Request]) -> list[MetaTable | RowsNotHere | None]:
+        """Return the tables of requests, fewer if one cannot be answered: that ends the run; None for one to park.
+
+        For one of which no row is there yet, what says so.
+        """
+        tables: list[MetaTable | RowsNotHere | None] = []
         for source, partition, start, num_rows in batch:
             try:
                 with self._inside((source, partition)) as loader:
@@ -280,6 +320,8 @@ class Workshop:
                         loader.rest()
             except RowsKilled:
                 tables.append(None)
+            except RowsNotHere as lack:
+                tables.append(lack)
             except BaseException as error:
                 if partition == STANDBY:
                     # Whoever is asked for the row says what is wrong with it.

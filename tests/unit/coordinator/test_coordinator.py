@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -5,7 +6,7 @@ from driven_ranks import SOURCES, Ranks, make, of_kind
 
 from msd.coordinator import RankStanding
 from msd.coordinator.commands import Abandon, Assign, Drop, Examine, Fail, Finish, Planned, Release, Rewind
-from msd.coordinator.events import BytesHeld, HostLost, HostSilent, RunFailed, StepAsked, TimePassed
+from msd.coordinator.events import BytesHeld, HostLost, HostSilent, RowsLacking, RunFailed, StepAsked, TimePassed
 from msd.core.state import canonical_json
 from msd.errors import EngineError, StateError
 from msd.testing.tables import feed_of, steps_of
@@ -248,6 +249,34 @@ def test_waiting_names_the_row_its_source_and_its_host():
     run = make()
     run.coordinator.begin()
     assert run.coordinator.waits_for == "row 0 of source 'books' on loader host a"
+
+
+def test_waiting_for_what_is_to_be_written_says_where_it_is_looked_for():
+    run = make(unending=["books"])
+    asked = [one for one in of_kind(Examine, run.coordinator.begin()) if one.source == "books"]
+    host = asked[0].host
+    lacks = {"books": (0, "it waits for files to appear in /books")}
+    run.coordinator.handle(RowsLacking(host, lacks))
+    assert run.coordinator.waits_for == "row 0 of source 'books' to be written: it waits for files to appear in /books"
+    run.coordinator.handle(RowsLacking(host, {}))
+    assert run.coordinator.waits_for == f"row 0 of source 'books' on loader host {host}"
+    run.coordinator.handle(RowsLacking(host, lacks))
+    run.coordinator.handle(HostLost(host))
+    assert "to be written" not in run.coordinator.waits_for
+
+
+def test_rows_that_come_in_parts_make_the_same_steps():
+    whole, parts = make(unending=["books"]), make(unending=["books"])
+    expected = of_kind(Planned, whole.settle(whole.coordinator.begin()))
+    found, waiting = [], parts.coordinator.begin()
+    while waiting:
+        command = waiting.pop(0)
+        found += of_kind(Planned, [command])
+        if isinstance(command, Examine):
+            part = replace(command, num_rows=1) if command.source == "books" else command
+            waiting += parts.coordinator.handle(parts.answer(part))
+    assert [one.plan.digest for one in found] == [one.plan.digest for one in expected]
+    assert len(found) == 3
 
 
 def test_many_events_at_once_come_to_what_they_come_to_one_by_one():

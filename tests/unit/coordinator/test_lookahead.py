@@ -3,6 +3,7 @@ import pytest
 from msd.coordinator.lookahead import FIRST_ROWS, Lookahead, RowRequest, Waiting
 from msd.core.allocation import STRIPE_ROWS
 from msd.core.order import SourceOrder
+from msd.core.unbounded import UnboundedOrder
 from msd.testing.blocks import made_up_blocks
 from msd.testing.tables import row, table_of
 
@@ -10,6 +11,11 @@ from msd.testing.tables import row, table_of
 def make(*, rows_B=(50,) * 8, total=None, start=0, ahead_bytes=1 << 20) -> Lookahead:
     order = SourceOrder(seed=1, source="web", blocks=made_up_blocks(rows_B), shuffle=True, window_blocks=2)
     return Lookahead(order, total=total, start=start, waiting=Waiting(ahead_bytes, 1))
+
+
+def unending(*, start=0) -> Lookahead:
+    order = UnboundedOrder(seed=1, source="web", admissions=None, shuffle=True, window="auto")
+    return Lookahead(order, total=None, start=start, waiting=Waiting(1 << 20, 1))
 
 
 def answer(request: RowRequest, length: int = 10):
@@ -179,3 +185,45 @@ def test_rows_on_their_way_count_as_those_that_arrived():
     num_asked = sum(request.num_rows for request in lookahead.requests())
     assert lookahead.asked - lookahead.consumed <= 40_000 // 400 + STRIPE_ROWS
     assert num_asked > 0
+
+
+def some(start: int, count: int):
+    return table_of("web", start, [row(10)] * count)
+
+
+def test_what_is_still_to_come_of_a_request_is_asked_for_as_what_it_is():
+    lookahead = unending()
+    lookahead.requests()
+    assert [table.end for table in lookahead.arrive(some(0, 3))] == [3]
+    assert lookahead.repeats
+    assert spans(lookahead.requests()) == [(3, FIRST_ROWS - 3)]
+    assert lookahead.requests() == []
+    assert [table.end for table in lookahead.arrive(some(3, 1))] == [4]
+    lookahead.requests()
+    assert [table.end for table in lookahead.arrive(some(4, FIRST_ROWS - 4))] == [FIRST_ROWS]
+    assert lookahead.unanswered() == []
+
+
+def test_parts_that_come_twice_or_late_count_once():
+    lookahead = unending()
+    lookahead.requests()
+    for _ in range(2):
+        lookahead.arrive(some(0, 3))
+    assert lookahead.arrive(some(0, FIRST_ROWS)) == []
+    lookahead.arrive(some(3, FIRST_ROWS - 3))
+    assert lookahead.observed == FIRST_ROWS
+    assert lookahead.arrive(some(3, 1)) == []
+
+
+def test_a_part_is_no_answer_where_all_rows_are_there():
+    lookahead = make()
+    lookahead.requests()
+    assert lookahead.arrive(some(0, 3)) == []
+    assert spans(lookahead.unanswered()) == [(0, FIRST_ROWS)]
+
+
+def test_nothing_is_no_part():
+    lookahead = unending()
+    lookahead.requests()
+    assert lookahead.arrive(some(0, 0)) == []
+    assert spans(lookahead.unanswered()) == [(0, FIRST_ROWS)]

@@ -8,7 +8,7 @@ import pytest
 from fake_node import FakeNode, run
 
 from msd.coordinator.commands import Examine
-from msd.coordinator.events import HostJoined, HostLost, HostSilent, RowKilled, RowsEnded, RowsExamined
+from msd.coordinator.events import HostJoined, HostLost, HostSilent, RowKilled, RowsEnded, RowsExamined, RowsLacking
 from msd.runtime.dask.calls import Superseded
 from msd.runtime.dask.host_driver import HostDriver
 from msd.runtime.dask.wire import pack, tables_to_wire, unpack
@@ -25,6 +25,7 @@ class Host:
         self.seen: list[int] = []
         self.tables: list[Any] = []
         self.news: list[dict[str, Any]] = []
+        self.lacks: list[list[Any]] = []
         self.speaks = asyncio.Event()
         self.speaks.set()
         self.error: Exception | None = None
@@ -41,7 +42,8 @@ class Host:
         await asyncio.sleep(min(wait_s, 0.01))
         tables, self.tables = self.tables, []
         news, self.news = self.news, []
-        return pack({"number": len(self.asked), "news_number": len(news), "news": news, **tables_to_wire(tables)})
+        told = {"number": len(self.asked), "news_number": len(news), "news": news, "lacks": self.lacks}
+        return pack({**told, **tables_to_wire(tables)})
 
 
 class Bench:
@@ -107,6 +109,35 @@ def test_requests_go_out_and_tables_and_news_come_back():
         assert isinstance(bench.events[2], RowsExamined)
         assert bench.host.seen[:2] == [0, 1]
         assert bench.host.asked[1]["rows"] == []
+
+    run(work())
+
+
+def test_what_a_host_waits_for_is_told_once_and_again_when_it_changes():
+    async def work() -> None:
+        bench = Bench()
+        bench.driver.examine(Examine("h", "web", 1, 4, 8))
+        bench.host.lacks = [["web", 4, "files"]]
+        async with bench.driving():
+            await bench.until(lambda: len(bench.host.asked) >= 4)
+            assert bench.events == [RowsLacking("h", {"web": (4, "files")})]
+            bench.host.tables, bench.host.lacks = [table_of("web", 4, [row(3)])], []
+            await bench.until(lambda: len(bench.events) >= 3)
+        assert bench.events[1] == RowsLacking("h", {})
+        assert isinstance(bench.events[2], RowsExamined)
+
+    run(work())
+
+
+def test_a_request_that_is_answered_in_part_is_owed_no_more():
+    async def work() -> None:
+        bench = Bench()
+        bench.driver.examine(Examine("h", "web", 1, 4, 8))
+        bench.driver.examine(Examine("h", "web", 1, 12, 8))
+        bench.host.tables = [table_of("web", 4, [row(3)])]
+        async with bench.driving():
+            await bench.until(lambda: len(bench.events) >= 1)
+        assert bench.driver._owed == {("web", 12, 8)}
 
     run(work())
 

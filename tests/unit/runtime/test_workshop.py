@@ -10,6 +10,7 @@ from fake_node import run
 from msd.core.order import SourceOrder
 from msd.core.sample import MetaTable, SampleId
 from msd.errors import EngineError, SourceError
+from msd.loader.admitted import RowsNotHere
 from msd.loader.poison.suspects import RowsKilled
 from msd.runtime.dask.standby import MOST_FILLED, Standby
 from msd.runtime.dask.workshop import MOST_BATCHES, STANDBY, Workshop
@@ -28,6 +29,7 @@ class Loader:
         self.gate = threading.Event()
         self.gate.set()
         self.error: BaseException | None = None
+        self.missing_from: int | None = None
 
     def examine(self, start: int, num_rows: int) -> MetaTable:
         self.gate.wait(30)
@@ -35,6 +37,8 @@ class Loader:
         if self.error is not None:
             error, self.error = self.error, None
             raise error
+        if self.missing_from is not None and start >= self.missing_from:
+            raise lack(start)
         return table_of(self.source, start, [row(3)] * num_rows)
 
     def fetch(self, ids: Any) -> Any:
@@ -96,6 +100,50 @@ def test_a_request_is_answered_once_however_often_it_comes_and_again_once_the_an
         assert bench.shop.answers() == (number, [])
         bench.shop.request([("web", 0, 0, 4)])
         await bench.until(lambda: bench.made[0].examined == [(0, 4), (0, 4)])
+
+    on_bench(work)
+
+
+def lack(ordinal: int) -> RowsNotHere:
+    return RowsNotHere("web", ordinal, 0, "files", poll_s=0.01)
+
+
+def test_rows_that_are_still_to_come_are_looked_for_again_and_hold_no_thread():
+    async def work(bench: Bench) -> None:
+        bench.shop.add("web", 0)
+        web = bench.made[0]
+        web.missing_from = 4
+        for _ in range(2):
+            bench.shop.request([("web", 0, 0, 4), ("web", 0, 4, 4), ("web", 0, 8, 4), ("books", 0, 0, 4)])
+        await bench.until(lambda: bench.answered == [("books", 0, 4), ("web", 0, 4)])
+        await bench.until(lambda: web.examined.count((4, 4)) >= 3)
+        assert bench.shop.lacks() == [["web", 4, "files"]]
+        web.missing_from = None
+        await bench.until(lambda: len(bench.answered) == 4)
+        assert bench.shop.lacks() == []
+        seen = len(web.examined)
+        await asyncio.sleep(0.05)
+        assert len(web.examined) == seen
+
+    on_bench(work)
+
+
+def test_rows_that_are_still_to_come_may_be_abandoned_and_are_no_error_to_a_shadow():
+    async def work(bench: Bench) -> None:
+        bench.shop.add("web", 0)
+        web = bench.made[0]
+        web.missing_from = 0
+        bench.shop.request([("web", 0, 0, 4)])
+        await bench.until(lambda: bench.shop.lacks() != [])
+        bench.shop.abandon()
+        assert bench.shop.lacks() == []
+        seen = len(web.examined)
+        await asyncio.sleep(0.05)
+        assert len(web.examined) <= seen + 1
+        bench.shop.request([("web", STANDBY, 0, 1)])
+        await asyncio.sleep(0.05)
+        assert bench.shop.error is None
+        assert bench.answered == []
 
     on_bench(work)
 
