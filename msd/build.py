@@ -93,6 +93,22 @@ def close_orders(orders: Mapping[str, SourceOrder]) -> None:
             order.admissions.close()
 
 
+def expect_ledgers(orders: Mapping[str, SourceOrder], progress: StateDict) -> None:
+    """Refuse a position in ledgers that are not those of this run.
+
+    Args:
+        orders: The sequence of each source.
+        progress: A planner's, which was read.
+
+    Raises:
+        StateError: If a ledger is shorter than where it was saved, or differs: naming the source and the difference.
+    """
+    for name, order in orders.items():
+        ledger = progress["sources"].get(name, {}).get("ledger")
+        if ledger and isinstance(order, UnboundedOrder) and isinstance(order.admissions, Unending):
+            order.admissions.expect(*ledger)
+
+
 def build_chains(config: PipelineConfig) -> dict[str, TransformChain]:
     """Return the transforms of every source.
 
@@ -319,6 +335,7 @@ def build_coordinator(
         planner = build_planner(config, orders)
         if progress is not None:
             planner.load_state_dict(progress)
+            expect_ledgers(orders, progress)
         return planner
 
     return Coordinator(

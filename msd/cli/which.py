@@ -36,7 +36,7 @@ def which(
 
     The step is planned again, with the configuration of the run; of one that is under way, engine.which(step) tells.
     """
-    from msd.build import build_loaders, build_orders, build_planner
+    from msd.build import build_loaders, build_orders, build_planner, expect_ledgers
     from msd.cli.indexing import indexed
     from msd.runtime.origins import with_origins
     from msd.runtime.record import of_rank, provenance
@@ -47,7 +47,9 @@ def which(
     orders = build_orders(config, indexed(config))
     planner = build_planner(config, orders)
     if state is not None:
-        planner.load_state_dict(_position(config, orders, state, step, storage_options(storage)))
+        position = _position(config, orders, state, step, storage_options(storage))
+        planner.load_state_dict(position)
+        expect_ledgers(orders, position)
     loaders = build_loaders(config, orders)
     try:
         with output.progress_bar() as progress:

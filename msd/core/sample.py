@@ -109,6 +109,17 @@ class Sample:
         return edge.reshape(-1, 2).astype(np.int32)
 
 
+class AdmittedFrom(NamedTuple):
+    """Where in the ledger of a source without an end rows stand."""
+
+    first: int
+    """Ordinal of the first row of the admission."""
+    through: int
+    """Admissions up to it, itself included."""
+    chain: str
+    """Digest of all of these."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MetaTable:
     """What the planner may know of consecutive rows of one source: columns, never payload."""
@@ -132,6 +143,8 @@ class MetaTable:
     num_patches_I: Int32Array = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     """Patches of each image, sample after sample."""
     failures: tuple[Failure, ...] = ()
+    admissions: tuple[AdmittedFrom, ...] = ()
+    """Of a source without an end: those that the rows are of, in order."""
 
     @property
     def num_rows(self) -> int:

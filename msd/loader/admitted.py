@@ -4,6 +4,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
+from msd.core.sample import AdmittedFrom
 from msd.core.unbounded import Admitted, UnboundedOrder, inner_ordinal
 from msd.errors import SourceError
 from msd.loader.rows import Row, RowReader
@@ -65,7 +66,13 @@ class AdmittedRows:
             RowsNotHere: If not even the first is.
             SourceError: If what was admitted is damaged.
         """
-        known = self._unending.admit_to(stop)
+        try:
+            known = self._unending.admit_to(stop)
+        except SourceError:
+            # What keeps more from being admitted concerns whoever asks for that.
+            known = self._unending.num_rows
+            if known <= start:
+                raise
         if known <= start:
             raise RowsNotHere(self._order.source, start, known, self._unending.lack, poll_s=self._unending.poll_s)
         return min(stop, known)
@@ -98,6 +105,16 @@ class AdmittedRows:
         """Return the file's name, as it can be sent and printed, and the row number within it."""
         admitted = self._admitted(ordinal)
         return self._reader(admitted).where(inner_ordinal(admitted, ordinal))
+
+    def admissions(self, start: int, stop: int) -> tuple[AdmittedFrom, ...]:
+        """Return where rows `start .. stop - 1`, which are there, stand in the ledger."""
+        found = []
+        while start < stop:
+            admitted = self._admitted(start)
+            chain = self._unending.ledger.entry(admitted.number).chain
+            found.append(AdmittedFrom(admitted.first_ordinal, admitted.number + 1, chain))
+            start = admitted.end
+        return tuple(found)
 
     def forget(self) -> None:
         """Drop what was read ahead."""

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -102,7 +103,10 @@ class SourceLoader:
         tables = [
             self._examine(first, min(first + BATCH_ROWS, stop), limit) for first in range(start, stop, BATCH_ROWS)
         ]
-        return _joined(tables) if tables else MetaTable.of(self.source, start, [])
+        table = _joined(tables) if tables else MetaTable.of(self.source, start, [])
+        if isinstance(self._rows, AdmittedRows):
+            table = replace(table, admissions=self._rows.admissions(start, table.end))
+        return table
 
     def fetch(self, ids: Sequence[SampleId]) -> SampleSlab:
         """Return the payload of samples, in the order asked; one that is named twice comes once.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from msd.core.journal import SkipRows
-from msd.core.sample import MetaTable, Outcome
+from msd.core.sample import AdmittedFrom, MetaTable, Outcome
 from msd.core.state import StateDict
 from msd.errors import StateError
 from msd.planner.fitting import fit, notes_of
@@ -46,6 +46,8 @@ class SourceIntake:
         """First token of that sample that was not drawn; above 0 where a step's sequences are shorter than it."""
         self.num_tokens = 0
         self.num_samples = 0
+        self._ledger: tuple[int, str] | None = None
+        """Of a source without an end: the number of admissions up to the row last consumed, and their digest."""
         self.is_ended = terms.rows_per_epoch == 0 or terms.total_ordinals == 0
         self._keep_runs = keep_runs
         self._keep_images = keep_images
@@ -90,6 +92,9 @@ class SourceIntake:
         """Stand at a boundary between steps: what was observed before it is not needed once more."""
         while self._tables and self._tables[0].end <= self.ordinal:
             self._tables.popleft()
+        self._ledger = self._stands_in()
+        while self._admissions and self._admissions[0].first < self.ordinal:
+            self._admissions.popleft()
 
     def draw(self, pack: Pack) -> Piece | None:
         """Return the next sample, or None: then the source either is ended or needs the row `needs`.
@@ -150,6 +155,7 @@ class SourceIntake:
             "tokens": self.num_tokens,
             "samples": self.num_samples,
             "ended": self.is_ended,
+            **({} if (ledger := self._stands_in()) is None else {"ledger": list(ledger)}),
             **self._losses.state_dict(),
         }
 
@@ -180,11 +186,14 @@ class SourceIntake:
         self.ordinal, self.part, self.start = saved.ordinal, saved.part, saved.start
         self.num_tokens, self.num_samples = saved.tokens, saved.samples
         self.is_ended = saved.ended or self.is_empty
+        self._ledger = saved.ledger
+        self._admissions.clear()
         self._losses.load(saved)
         self._take_again()
 
     def _take_again(self) -> None:
         """Take what was observed as if it came only now."""
+        self._ledger = self._stands_in()
         self._clear_observed()
         for table in self._tables:
             if table.end > self.ordinal:
@@ -193,6 +202,7 @@ class SourceIntake:
     def _clear_observed(self) -> None:
         self._queue: deque[Piece] = deque()
         self._odd: deque[tuple[int, Outcome, int]] = deque()
+        self._admissions: deque[AdmittedFrom] = deque()
         self._lost: Counter[str] = Counter()
         self._losses.forget_from(self.ordinal)
         self._observed_end = self.ordinal
@@ -235,7 +245,17 @@ class SourceIntake:
             if not (row == 0 and first):
                 self._odd.append((table.start + row, Outcome(int(table.outcome_R[row])), int(num_parts_R[row])))
         self._losses.tell(table.failures)
+        self._admissions.extend(table.admissions)
         self._observed_end = table.end
+
+    def _stands_in(self) -> tuple[int, str] | None:
+        """Return where in its ledger the row stands that was consumed last; a function of the ordinal alone."""
+        found = self._ledger
+        for admitted in self._admissions:
+            if admitted.first >= self.ordinal:
+                break
+            found = admitted.through, admitted.chain
+        return found
 
     def _check(self, table: MetaTable, max_tokens: int) -> None:
         name, total = self.terms.name, self.terms.total_ordinals

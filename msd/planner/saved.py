@@ -32,6 +32,8 @@ class SavedSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     barren: Annotated[list[Count], msgspec.Meta(min_length=NUM_BARREN, max_length=MOST_BARREN)]
     credit: Annotated[int, msgspec.Meta(ge=-(2**60), le=2**60)]
     start: Length = 0
+    ledger: tuple[Count, Annotated[str, msgspec.Meta(max_length=64)]] | None = None
+    """Of a source without an end, once a row of it was consumed."""
 
 
 class SavedPiece(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

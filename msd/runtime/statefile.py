@@ -14,6 +14,7 @@ from msd.checkpoint import Snapshot, Store, open_store
 from msd.core.checks import few
 from msd.core.journal import PENDING, Edit, edits_from_state, with_pending
 from msd.core.state import StateDict, unwrapped
+from msd.core.unbounded import UNENDING_ROWS
 from msd.errors import ConfigError, InputError, StateError
 from msd.planner.edits import check_edit
 from msd.runtime.checkpointing import journalled
@@ -112,7 +113,7 @@ def _source(entry: StateDict, waiting: int, *, is_suspended: bool) -> dict[str, 
     return {
         "epoch": epoch,
         "row": row,
-        "rows_per_epoch": entry["rows"],
+        "rows_per_epoch": None if entry["rows"] == UNENDING_ROWS else entry["rows"],
         "ordinal": entry["ordinal"],
         "part": entry["part"],
         "samples": entry["samples"],
@@ -120,6 +121,7 @@ def _source(entry: StateDict, waiting: int, *, is_suspended: bool) -> dict[str, 
         "credit": entry["credit"],
         "waiting": waiting,
         "failed_lately": sum(count for _, count in entry["bad"]),
+        **({} if entry.get("ledger") is None else {"ledger": entry["ledger"]}),
         "is": "ended" if entry["ended"] else "suspended" if is_suspended else "live",
     }
 

@@ -14,6 +14,7 @@ mapping, or a string, which becomes `{"text": string}`; another one is counted l
 
 import contextlib
 import json
+import logging
 import os
 import uuid
 from pathlib import Path
@@ -26,7 +27,7 @@ from msd.core.dotted import import_dotted
 from msd.core.index import BlockTable
 from msd.core.sample import RawSample
 from msd.core.text import text_of
-from msd.errors import SourceError
+from msd.errors import SourceError, told
 from msd.sources.arrivals import Offer
 from msd.sources.base import BadRow, BlockReader
 from msd.sources.config import ReaderConfig
@@ -36,9 +37,14 @@ from msd.sources.memory import row_of
 from msd.sources.shard import ShardReader
 from msd.sources.spool import create
 
+_LOG = logging.getLogger("msd")
 TAKE_ROWS = 1024
 TAKE_S = 0.2
 """For so long a queue may be waited for at a time: a thread does it that others could use."""
+
+
+class _Raised(Exception):
+    """The queue raised, in words."""
 
 
 class RowsThatAreTaken:
@@ -59,11 +65,26 @@ class RowsThatAreTaken:
         self._label = ""
         self._kept: dict[str, Any] | None = None
         """What was kept and not admitted yet."""
+        self._was_made = False
+        self._trouble = ""
+        """What the queue raised last, if nothing has come since."""
         self._stands_at = -1
         """The number of entries after which the queue goes on from where it stands."""
 
     def next(self, ledger: Ledger) -> Offer | None:
-        """Return rows that were taken and kept; see `Arrivals`."""
+        """Return rows that were taken and kept; see `Arrivals`.
+
+        A queue that raises has nothing for now: it is made anew at the next look, and what it raised is told.
+        """
+        try:
+            offer = self._next(ledger)
+        except _Raised as error:
+            self._note(error)
+            return None
+        self._trouble = ""
+        return offer
+
+    def _next(self, ledger: Ledger) -> Offer | None:
         made = self._queue()
         if hasattr(made, "seek") and self._stands_at != len(ledger):
             # Others admitted what this consumer may have taken as well.
@@ -89,11 +110,15 @@ class RowsThatAreTaken:
         self._kept = None
         self._stands_at = entry.number + 1
         if hasattr(self._made, "done"):
-            self._call("done")
+            try:
+                self._call("done")
+            except _Raised as error:
+                self._note(error)
 
     def lack(self) -> str:
         """Return what is waited for."""
-        return f"it waits for rows of {self._label or self._config.cls}"
+        raised = f", which raised {self._trouble}" if self._trouble else ""
+        return f"it waits for rows of {self._label or self._config.cls}{raised}"
 
     def close(self) -> None:
         """Let go of the queue. What was kept and not admitted it delivers again."""
@@ -101,7 +126,17 @@ class RowsThatAreTaken:
         made, self._made, self._stands_at = self._made, None, -1
         close = getattr(made, "close", None)
         if callable(close):
-            close()
+            try:
+                close()
+            except Exception as error:
+                _LOG.warning("sources.%s: closing %s: %s", self._name, self._label, told(error))
+
+    def _note(self, error: "_Raised") -> None:
+        """Begin anew with a queue that raised."""
+        if str(error) != self._trouble:
+            _LOG.warning("sources.%s: %s raised %s; it is made anew", self._name, self._label, error)
+        self.close()
+        self._trouble = str(error)
 
     def _queue(self) -> Any:
         if self._made is not None:
@@ -114,6 +149,8 @@ class RowsThatAreTaken:
         try:
             made = target(**self._config.options)
         except Exception as error:
+            if self._was_made:
+                raise _Raised(f"{told(error)} when it was made") from error
             raise SourceError(
                 f"sources.{self._name}: {self._label} could not be made with options {self._config.options!r} "
                 f"({type(error).__name__}: {text_of(error)}); correct `options` or the class"
@@ -127,17 +164,14 @@ class RowsThatAreTaken:
             raise SourceError(
                 f"sources.{self._name}: {self._label} has one of seek and position; give it both, or neither"
             )
-        self._made = made
+        self._made, self._was_made = made, True
         return made
 
     def _call(self, method: str, *arguments: Any) -> Any:
         try:
             return getattr(self._made, method)(*arguments)
         except Exception as error:
-            raise SourceError(
-                f"sources.{self._name}: {self._label}.{method} raised {type(error).__name__}: {text_of(error)}; "
-                "correct the class, or have it wait out what passes and return no rows"
-            ) from error
+            raise _Raised(f"{told(error)[:200]} in {method}") from error
 
     def _keep(self, rows: Any, position: Any) -> dict[str, Any]:
         """Write rows to the spool and return what admits them."""

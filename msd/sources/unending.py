@@ -14,6 +14,7 @@ from msd.core.arrays import Int64Array
 from msd.core.index import BlockTable, Shard
 from msd.core.sample import RawSample
 from msd.core.unbounded import Admitted
+from msd.errors import StateError
 from msd.sources.arrivals import (
     Arrivals,
     FilesThatAppear,
@@ -35,6 +36,8 @@ from msd.sources.shard import ShardIndex, ShardReader, block_table
 
 MOST_AT_ONCE = 64
 """Admissions of one call: files without a row must not hold up whoever asks."""
+SEEN_S = 2.0
+"""What another host admitted is to be seen here within this time."""
 _KEPT_TABLES = 32
 
 
@@ -141,6 +144,33 @@ class Unending:
             while len(self._tables) > _KEPT_TABLES:
                 self._tables.popitem(last=False)
             return found
+
+    def expect(self, count: int, chain: str) -> None:
+        """Refuse a ledger that a state does not stand in.
+
+        Args:
+            count: Admissions up to where it stands.
+            chain: Their digest.
+
+        Raises:
+            StateError: Naming the difference.
+            SourceError: If the ledger is damaged.
+        """
+        until, here = self._clock() + SEEN_S, self.ledger.chain_at(count)
+        while here is None and self._clock() < until:
+            # What another host admitted a moment ago may be seen here a little later.
+            time.sleep(0.05)
+            here = self.ledger.chain_at(count)
+        if here == chain:
+            return
+        if here is None:
+            found = f"the one in {self.spool} has {len(self.ledger)}"
+        else:
+            found = f"those of the one in {self.spool} are others ({here[:12]}, the state has {chain[:12]})"
+        raise StateError(
+            f"cannot resume: source {self.name!r} stands in the first {count} admissions of its ledger, and {found}; "
+            "name the spool that the state was saved with, or bring its files back"
+        )
 
     def open_reader(self, admitted: Admitted) -> BlockReader:
         """Return a reader of the blocks of one admission."""

@@ -268,3 +268,110 @@ def test_a_state_of_another_source_is_refused(tmp_path):
         pytest.raises(StateError, match=r"sources\.fresh\.data"),
     ):
         engine.client(0).load_state_dict(state)
+
+
+def saved_after(root: Path, steps: int, **changes) -> dict:
+    with msd.start(config(root, **changes)) as engine:
+        client = engine.client(0)
+        for _ in range(steps):
+            next(client)
+        return client.state_dict()
+
+
+def load(root: Path, state: dict, **changes) -> tuple:
+    with msd.start(config(root, **changes)) as engine:
+        client = engine.client(0)
+        client.load_state_dict(state)
+        return digest(next(client))
+
+
+class TestStates:
+    @pytest.fixture
+    def state(self, tmp_path) -> dict:
+        for number in range(8):
+            put(tmp_path / "in", number)
+            os.utime(tmp_path / "in" / f"{number:03d}.jsonl", (1000 + number, 1000 + number))
+        return saved_after(tmp_path, 3)
+
+    def test_what_is_admitted_later_changes_no_state(self, tmp_path, state):
+        for number in range(8, 20):
+            put(tmp_path / "in", number)
+        assert saved_after(tmp_path, 3) == state
+        assert load(tmp_path, state)[0] == 3
+
+    def test_a_state_says_where_in_its_ledger_it_stands(self, tmp_path, state):
+        (tmp_path / "state.json").write_text(json.dumps(state))
+        done = subprocess.run(
+            [sys.executable, "-m", "msd.cli.main", "state", "show", str(tmp_path / "state.json"), "--json"],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        shown = json.loads(done.stdout)["sources"]["fresh"]
+        count, chain = shown["ledger"]
+        entry = json.loads((tmp_path / "spool" / f"admission-{count - 1:08d}.json").read_text())
+        assert entry["chain"] == chain
+        assert entry["first"] < shown["ordinal"] <= entry["first"] + ROWS
+
+    def test_a_ledger_that_was_cut_is_refused(self, tmp_path, state):
+        os.unlink(tmp_path / "spool" / "admission-00000001.json")
+        before = sorted(os.listdir(tmp_path / "spool"))
+        with pytest.raises(StateError, match=r"source 'fresh' stands in the first \d admissions .* has 1; name"):
+            load(tmp_path, state)
+        assert sorted(os.listdir(tmp_path / "spool")) == before
+
+    def test_a_ledger_of_another_order_is_refused(self, tmp_path, state):
+        for number in range(8):
+            os.utime(tmp_path / "in" / f"{number:03d}.jsonl", (1000 - number, 1000 - number))
+        saved_after(tmp_path, 3, spool="other")
+        with pytest.raises(StateError, match=r"of the one in .*other are others"):
+            load(tmp_path, state, spool="other")
+
+    def test_another_mesh_goes_on_with_the_same_rows(self, tmp_path, state):
+        def samples(**changes) -> list:
+            with msd.start(config(tmp_path, **changes)) as engine:
+                clients = [engine.client(rank) for rank in range(engine.mesh.world_size)]
+                for client in clients:
+                    client.load_state_dict(state)
+                return sorted(sample for client in clients for sample in next(client).sample_ids)
+
+        assert samples() == samples(mesh={"dp": 4}, num_microbatches=1)
+
+
+def test_a_checkpoint_goes_on_by_itself(tmp_path):
+    for number in range(12):
+        put(tmp_path / "in", number)
+    kept = {"checkpoint": {"path": str(tmp_path / "kept"), "every": 1}}
+    with msd.start(config(tmp_path, **kept)) as engine:
+        before = taken(engine, 3)
+    with msd.start(config(tmp_path, **kept)) as engine:
+        after = taken(engine, 3)
+    assert replay(tmp_path, 6) == before + after
+
+
+class Numbers:
+    """A queue with offsets, as long as a file says."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.at = path, 0
+
+    def take(self, max_rows, timeout_s):
+        lines = Path(self.path).read_text().splitlines()[self.at : self.at + min(max_rows, 50)]
+        self.at += len(lines)
+        return lines
+
+    def position(self):
+        return self.at
+
+    def seek(self, position):
+        self.at = position
+
+
+def test_a_queue_gives_what_a_replay_gives_though_the_queue_is_gone(tmp_path):
+    queue = tmp_path / "queue.txt"
+    queue.write_text("".join(f"message {number}\n" for number in range(600)))
+    fresh = {
+        "format": "queue", "cls": Numbers, "options": {"path": str(queue)}, "spool": str(tmp_path / "spool"),
+        "poll_s": 0.02, "transforms": [{"kind": "tokenize", "tokenizer": "bytes"}],
+    }  # fmt: skip
+    live = replay(tmp_path, 3, sources={"fresh": fresh})
+    queue.unlink()
+    assert replay(tmp_path, 3, sources={"fresh": fresh}) == live

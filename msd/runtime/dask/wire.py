@@ -11,7 +11,7 @@ import numpy as np
 from msd.core.encoder import EncoderPlan, EncoderReport
 from msd.core.mesh import Mesh
 from msd.core.plan import PlanReport, StepPlan
-from msd.core.sample import Failure, MetaTable, SampleId, SampleSlab
+from msd.core.sample import AdmittedFrom, Failure, MetaTable, SampleId, SampleSlab
 
 Wire = dict[str, Any]
 """Strings, numbers, lists and arrays by name."""
@@ -86,6 +86,7 @@ def tables_to_wire(tables: Sequence[MetaTable]) -> Wire:
                 len(t.runs_L2),
                 len(t.num_patches_I),
                 [_failure(f) for f in t.failures],
+                t.admissions,
             ]
             for t in tables
         ]
@@ -99,7 +100,7 @@ def tables_from_wire(wire: Wire) -> list[MetaTable]:
     """Return the tables that `tables_to_wire` took."""
     tables = []
     row = sample = run = image = 0
-    for source, start, num_rows, num_samples, num_runs, num_images, failures in wire["heads"]:
+    for source, start, num_rows, num_samples, num_runs, num_images, failures, admissions in wire["heads"]:
         ends = {
             "R": (row, row + num_rows),
             "S": (sample, sample + num_samples),
@@ -108,7 +109,13 @@ def tables_from_wire(wire: Wire) -> list[MetaTable]:
         }
         columns = {name: wire[name][slice(*ends[name[-1]])] for name in _TABLE_COLUMNS}
         tables.append(
-            MetaTable(source=source, start=start, failures=tuple(_from_failure(f) for f in failures), **columns)
+            MetaTable(
+                source=source,
+                start=start,
+                failures=tuple(_from_failure(f) for f in failures),
+                admissions=tuple(AdmittedFrom(*one) for one in admissions),
+                **columns,
+            )
         )
         row, sample, run, image = row + num_rows, sample + num_samples, run + num_runs, image + num_images
     return tables
