@@ -63,15 +63,22 @@ def build_orders(
         config: The configuration.
         tables: The index of every source; those without an end have none.
         consumes: Whether rows may be taken from queues.
+
+    Raises:
+        ConfigError: If the class of a queue cannot be imported.
+        SourceError: If a ledger is damaged, or of another source.
     """
     orders: dict[str, SourceOrder] = {}
     for name, source in config.sources.items():
         window = source.window
         if source.is_unbounded:
+            admissions = Unending(name, source, consumes=consumes)
+            # A ledger that is damaged, or another's, is told now, and what there is of it is known.
+            admissions.count()
             orders[name] = UnboundedOrder(
                 seed=config.seed,
                 source=name,
-                admissions=Unending(name, source, consumes=consumes),
+                admissions=admissions,
                 shuffle=source.is_shuffled,
                 window=window,
             )

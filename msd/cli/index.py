@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from msd.config import Config
     from msd.core.index import BlockTable
     from msd.core.order import SourceOrder
+    from msd.core.unbounded import UnboundedOrder
 
 _FRAME_BYTES = 1 << 20
 
@@ -53,8 +54,11 @@ def index(
 
 
 def _facts(name: str, order: "SourceOrder", from_cache: bool) -> dict[str, Any]:
+    from msd.core.unbounded import UnboundedOrder
     from msd.sources.shard import entry_cost
 
+    if isinstance(order, UnboundedOrder):
+        return _facts_of_ledger(name, order)
     blocks = order.blocks
     units = int(blocks.unit_B.max()) + 1 if blocks.num_blocks else 0
     costs = entry_cost(blocks)
@@ -74,6 +78,24 @@ def _facts(name: str, order: "SourceOrder", from_cache: bool) -> dict[str, Any]:
         "mean_entry_bytes": int(costs.mean()) if blocks.num_blocks else 0,
         "from_cache": from_cache,
         "remarks": _remarks(order, units, int(costs.max()) if blocks.num_blocks else 0),
+    }
+
+
+def _facts_of_ledger(name: str, order: "UnboundedOrder") -> dict[str, Any]:
+    """Return what the ledger of a source without an end holds so far; nothing is admitted for it."""
+    rows, admissions = order.admissions.count()
+    unknown = dict.fromkeys(
+        ("blocks", "units", "stored_bytes", "held_bytes", "window_rows", "worst_entry_bytes", "mean_entry_bytes")
+    )
+    return {
+        "source": name,
+        "shards": admissions,
+        "rows": rows,
+        "rows_of_split": rows,
+        "window_blocks": order.window_blocks or None,
+        **unknown,
+        "from_cache": False,
+        "remarks": [f"no end: {rows:,} rows in {admissions:,} admissions so far; only what is admitted has an index"],
     }
 
 
@@ -107,7 +129,7 @@ def _print(facts: list[dict[str, Any]]) -> None:
             (
                 fact["source"],
                 output.short(fact["shards"]),
-                output.size(fact["stored_bytes"]),
+                "-" if fact["stored_bytes"] is None else output.size(fact["stored_bytes"]),
                 output.short(fact["rows"]),
                 output.short(fact["rows_of_split"]),
                 output.short(fact["blocks"]),

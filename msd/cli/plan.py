@@ -112,6 +112,8 @@ def print_outlook(config: "Config", outlook: "Outlook") -> None:
         print_forecast(outlook.forecast, unit)
     if outlook.is_over:
         output.note(f"the data ends after {outlook.num_steps} of the {outlook.asked_steps} steps asked for")
+    if outlook.waits_for is not None:
+        output.note(f"planned {outlook.num_steps} of the {outlook.asked_steps} steps asked for: {outlook.waits_for}")
     for remark in outlook.notes[:_NOTES_SHOWN]:
         output.note(remark)
     if len(outlook.notes) > _NOTES_SHOWN:

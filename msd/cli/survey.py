@@ -28,7 +28,8 @@ class SourceOutlook:
     """One source over the steps that were planned."""
 
     name: str
-    rows_per_epoch: int
+    rows_per_epoch: int | None
+    """None for a source without an end."""
     total_rows: int | None
     """Rows in all epochs, or None when it repeats for ever."""
     target: float
@@ -79,6 +80,8 @@ class Outlook:
     predicted_step_s: float | None
     notes: tuple[str, ...]
     sources: tuple[SourceOutlook, ...]
+    waits_for: str | None = None
+    """Why no more steps were planned, where rows of a source without an end are still to come."""
     forecast: "Forecast | None" = None
     """The whole run as it is expected, if it was asked for."""
 
@@ -90,6 +93,7 @@ class Outlook:
             **plain,
             **self.means,
             "predicted_step_s": self.predicted_step_s,
+            "waits_for": self.waits_for,
             "notes": list(self.notes),
             "sources": {source.name: source.as_dict() for source in self.sources},
         } | ({} if self.forecast is None else {"forecast": _forecast_dict(self.forecast)})
@@ -208,10 +212,12 @@ def survey(
         InputError: If the configuration cannot be built, a source cannot be read, or nothing of one survives.
     """
     from msd.build import build_loaders, build_orders, build_planner, plan_steps
+    from msd.loader.admitted import RowsNotHere
 
     orders = build_orders(config, tables)
     loaders = build_loaders(config, orders)
     watched = {name: _Watched(loader) for name, loader in loaders.items()}
+    waits_for = None
     try:
         planner = build_planner(config, orders)
         tally = Tally(planner.strategy.mix.schedule, planner.state_dict())
@@ -219,13 +225,18 @@ def survey(
             tally.add(plan)
             if on_plan is not None:
                 on_plan(plan)
+    except RowsNotHere as lack:
+        if not tally.plans:
+            raise
+        waits_for = str(lack)
     finally:
         for loader in loaders.values():
             loader.close()
     return Outlook(
         num_steps=tally.plans,
         asked_steps=steps,
-        is_over=tally.plans < steps,
+        is_over=tally.plans < steps and waits_for is None,
+        waits_for=waits_for,
         means={name: tally.mean(name) for name in (*_MEANS, *sorted(tally.sums.keys() - set(_MEANS)))},
         max_imbalance=tally.max_imbalance,
         max_row_tokens=tally.max_row_tokens,
@@ -277,7 +288,7 @@ def _outlook(
     used = tally.rows_used.get(name, 0)
     return SourceOutlook(
         name=name,
-        rows_per_epoch=order.rows_per_epoch,
+        rows_per_epoch=None if order.is_unbounded else order.rows_per_epoch,
         total_rows=total,
         target=tally.target(name),
         tokens=tally.tokens.get(name, 0),

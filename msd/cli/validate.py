@@ -32,7 +32,9 @@ class SourceCheck:
     name: str
     weight: float
     rows_per_epoch: int | None = None
-    """None if the source could not be indexed."""
+    """None if the source could not be indexed, or has no end."""
+    lack: str | None = None
+    """Of a source without an end: why fewer rows were read than were to be."""
     rows: int = 0
     outcomes: dict[str, int] = field(default_factory=lambda: {outcome.name.lower(): 0 for outcome in Outcome})
     samples: int = 0
@@ -173,15 +175,23 @@ def _tables(config: "Config", checks: dict[str, SourceCheck]) -> "dict[str, Bloc
             except InputError as error:
                 checks[name].blame(str(error))
     for name, table in tables.items():
-        checks[name].rows_per_epoch = table.num_rows
+        if not config.sources[name].is_unbounded:
+            checks[name].rows_per_epoch = table.num_rows
     return tables
 
 
 def _read(check: SourceCheck, loader: "SourceLoader", num_rows: int, config: "Config") -> None:
     """Fill in `check` from the first rows of a source, in the order in which a run meets them."""
-    limit = min(num_rows, check.rows_per_epoch or 0)
+    from msd.loader.admitted import RowsNotHere
+
+    is_unbounded = config.sources[check.name].is_unbounded
+    limit = num_rows if is_unbounded else min(num_rows, check.rows_per_epoch or 0)
     while check.rows < limit:
-        table = loader.examine(check.rows, limit - check.rows)
+        try:
+            table = loader.examine(check.rows, limit - check.rows)
+        except RowsNotHere as lack:
+            check.lack = str(lack)
+            break
         if not table.num_rows:
             break
         check.rows += table.num_rows
@@ -290,6 +300,8 @@ def _remarks(checks: list[SourceCheck], config: "Config") -> Iterator[str]:
     yield from mixed_tokenizers(config)
     vocabulary = max((check.vocabulary or 0 for check in checks), default=0)
     for check in checks:
+        if check.lack is not None:
+            yield check.lack
         if check.rows_per_epoch == 0:
             yield f"warning: {check.name} has no rows; nothing will be drawn from it"
         elif not is_drawn(config, check.name):

@@ -15,12 +15,14 @@ from msd.config import PipelineConfig
 from msd.core.arrays import BoolArray, Float64Array
 from msd.core.order import SourceOrder
 from msd.core.sample import Sample, SampleSlab
+from msd.core.unbounded import UnboundedOrder
 from msd.cost.estimators import Fitted, fit
 from msd.cost.features import BYTES, FEATURES
 from msd.cost.linear import LEAST_ROWS, LinearModel, fit_linear
 from msd.cost.profile import VERSION, Outlier, Profile, SourceProfile
 from msd.cost.scores import Score, score
 from msd.errors import ConfigError, MsdError, told
+from msd.loader.admitted import AdmittedRows
 from msd.loader.features import RowFeatures
 from msd.loader.processes.decide import Timing
 from msd.loader.processes.measure import Rows, timed_work
@@ -30,6 +32,7 @@ from msd.profiling.memory import measure
 from msd.profiling.store import fingerprints, machine, versions
 from msd.profiling.timing import Timings, on_one_core, time_rows, where_best
 from msd.sources.open import open_reader
+from msd.sources.unending import Unending
 
 ROWS = 512
 """Of each source, if there is time."""
@@ -233,6 +236,8 @@ def _read(config: PipelineConfig, order: SourceOrder, until: float) -> tuple[Row
 
     They are read as a loader does: blocks as a whole, as far ahead as its budget goes.
     """
+    if isinstance(order, UnboundedOrder):
+        return _read_admitted(order, until)
     reader = open_reader(order.source, config.sources[order.source], order.blocks)
     from_rows = RowReader(order, reader, read_bytes=READ_BYTES)
     stretches = min(STRETCHES, order.rows_per_epoch)
@@ -256,6 +261,30 @@ def _read(config: PipelineConfig, order: SourceOrder, until: float) -> tuple[Row
     read_s = (took.cpu_s + took.blocked_s) / max(1, from_rows.num_rows_read)
     nbytes, count = float(order.blocks.nbytes_B.sum()), max(1, int(order.blocks.num_rows_B.sum()))
     return rows, read_s, nbytes / count
+
+
+def _read_admitted(order: UnboundedOrder, until: float) -> tuple[Rows, float, float]:
+    """Return the first rows of a source without an end, as far as they are there, with what `_read` returns."""
+    assert isinstance(order.admissions, Unending), "made by build_orders"
+    from_rows = AdmittedRows(order, order.admissions, read_bytes=READ_BYTES)
+    rows: list[tuple[int, Row]] = []
+    took = Timing()
+    nbytes = num_rows = 0
+    try:
+        end = from_rows.there_to(0, ROWS)
+        with on_one_core():
+            while len(rows) < end and (time.monotonic() < until or len(rows) < LEAST):
+                start, admitted = len(rows), order.admitted(len(rows))
+                stop = min(end, admitted.end, start + ROWS // STRETCHES)
+                taken, timing = timed_work(partial(from_rows.take, start, stop, limit=stop), stop - start)
+                took += timing
+                rows += zip(range(start, stop), taken, strict=True)
+                nbytes += admitted.blocks.nbytes * (stop - start) // max(1, admitted.blocks.num_rows)
+                num_rows += stop - start
+    finally:
+        from_rows.close()
+    read_s = (took.cpu_s + took.blocked_s) / max(1, from_rows.num_rows_read)
+    return rows, read_s, nbytes / max(1, num_rows)
 
 
 def _fitted(features_RF: Float64Array, seconds_R: Float64Array) -> tuple[Fitted, LinearModel]:

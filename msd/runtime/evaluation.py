@@ -91,6 +91,12 @@ def evaluation(
     if steps is not None and whole_number(steps, name="steps") < 1:
         raise ConfigError(f"steps must be 1 or more, got {steps}; None takes all that is held out")
     chosen = _chosen(config, sources)
+    for name in chosen:
+        if config.sources[name].is_unbounded:
+            raise ConfigError(
+                f"source {name!r} has no end, so no part of it can be held out; leave it out of sources=, and evaluate "
+                "on files of it as a source of their own"
+            )
     if mesh is not None:
         config = config.on_mesh(mesh.as_dict() if isinstance(mesh, Mesh) else dict(mesh))
     once = {"shuffle": False, "max_epochs": 1, "on_exhausted": "drop"}

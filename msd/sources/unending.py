@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from msd.core.arrays import Int64Array
+from msd.core.dotted import import_dotted
 from msd.core.index import BlockTable, Shard
 from msd.core.sample import RawSample
 from msd.core.unbounded import Admitted
@@ -55,8 +56,13 @@ class Unending:
             consumes: Take from a queue what its ledger lacks. False reads what was kept: a command that only shows
                 something must take nothing.
             clock: Seconds that go only forward, for `poll_s`.
+
+        Raises:
+            ConfigError: If the class of a queue cannot be imported.
         """
         assert config.spool is not None
+        if config.format == "queue" and isinstance(config.cls, str):
+            import_dotted(config.cls, name=f"sources.{name}.cls")
         self.name = name
         self.consumes = consumes
         self.spool = os.path.abspath(os.path.expanduser(config.spool))

@@ -316,7 +316,7 @@ def test_a_class_that_does_not_keep_to_it_is_told_in_one_line(tmp_path, kind, sa
 
 def test_a_class_that_cannot_be_found_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"sources\.events\.cls"):
-        unending(tmp_path, "nowhere.at.all:Class", Broker()).admit_to(1)
+        unending(tmp_path, "nowhere.at.all:Class", Broker())
 
 
 def test_only_so_much_is_admitted_by_one_call(tmp_path, monkeypatch):

@@ -81,6 +81,11 @@ def run_batch(config: PipelineConfig, asked: Asked, on_progress: Callable[[Progr
         EngineError: If a file is damaged, or a task failed.
     """
     check_travels(config)
+    endless = [name for name, source in config.sources.items() if source.is_unbounded]
+    if endless:
+        raise ConfigError(
+            f"source {endless[0]!r} has no end, and what is written has one; name its files as a source of format auto"
+        )
     folder = open_folder(asked.out, asked.storage_options)
     orders = build_orders(config, index_all(config))
     said = content_of(config, asked, orders)
