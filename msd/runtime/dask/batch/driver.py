@@ -19,7 +19,7 @@ from msd.core.plan import StepPlan
 from msd.core.sample import MetaTable, Outcome
 from msd.core.state import StateDict, fingerprint
 from msd.core.written import MANIFEST, RUN
-from msd.errors import BadSampleRateError, EngineError
+from msd.errors import BadSampleRateError, ConfigError, EngineError
 from msd.planner.planner import Planner, Starved
 from msd.runtime.dask.batch.contents import Asked, begun, content_of, totals, verify
 from msd.runtime.dask.batch.tasks import WORK, Job, examine, part_name, read_note, write_steps
