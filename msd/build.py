@@ -25,6 +25,7 @@ from msd.cost.analytic import build_cost
 from msd.errors import ConfigError
 from msd.loader.admitted import AdmittedRows
 from msd.loader.buffer import BufferPool
+from msd.loader.ledgers import admitted_rows, expect_ledgers, unbounded_order
 from msd.loader.loader import SourceLoader
 from msd.loader.poison.precautions import Precautions
 from msd.loader.poison.suspects import Suspects
@@ -38,7 +39,6 @@ from msd.planner.settings import PlannerSettings, SourceTerms
 from msd.sources.base import BlockReader
 from msd.sources.index import IndexProgress, index_sources
 from msd.sources.open import open_reader
-from msd.sources.unending import Unending
 
 PAYLOAD_BYTES = 512 << 20
 """Payload that the loaders of one process hold in all; what is dropped is made again from its address."""
@@ -72,16 +72,7 @@ def build_orders(
     for name, source in config.sources.items():
         window = source.window
         if source.is_unbounded:
-            admissions = Unending(name, source, consumes=consumes)
-            # A ledger that is damaged, or another's, is told now, and what there is of it is known.
-            admissions.count()
-            orders[name] = UnboundedOrder(
-                seed=config.seed,
-                source=name,
-                admissions=admissions,
-                shuffle=source.is_shuffled,
-                window=window,
-            )
+            orders[name] = unbounded_order(name, source, seed=config.seed, consumes=consumes)
             continue
         orders[name] = SourceOrder(
             seed=config.seed,
@@ -91,29 +82,6 @@ def build_orders(
             window_blocks=auto_window_blocks(tables[name]) if window == "auto" else window,
         )
     return orders
-
-
-def close_orders(orders: Mapping[str, SourceOrder]) -> None:
-    """Let go of what sequences hold: consumers of queues."""
-    for order in orders.values():
-        if isinstance(order, UnboundedOrder) and isinstance(order.admissions, Unending):
-            order.admissions.close()
-
-
-def expect_ledgers(orders: Mapping[str, SourceOrder], progress: StateDict) -> None:
-    """Refuse a position in ledgers that are not those of this run.
-
-    Args:
-        orders: The sequence of each source.
-        progress: A planner's, which was read.
-
-    Raises:
-        StateError: If a ledger is shorter than where it was saved, or differs: naming the source and the difference.
-    """
-    for name, order in orders.items():
-        ledger = progress["sources"].get(name, {}).get("ledger")
-        if ledger and isinstance(order, UnboundedOrder) and isinstance(order.admissions, Unending):
-            order.admissions.expect(*ledger)
 
 
 def build_chains(config: PipelineConfig) -> dict[str, TransformChain]:
@@ -244,9 +212,7 @@ def build_loader(
     source = config.sources[order.source]
     reader: BlockReader | AdmittedRows
     if isinstance(order, UnboundedOrder):
-        assert isinstance(order.admissions, Unending), "made by build_orders"
-        ahead = buffer_bytes // 4 if read_bytes is None else read_bytes
-        reader = AdmittedRows(order, order.admissions, read_bytes=ahead)
+        reader = admitted_rows(order, read_bytes=buffer_bytes // 4 if read_bytes is None else read_bytes)
     else:
         reader = open_reader(order.source, source, order.blocks)
     return SourceLoader(

@@ -36,8 +36,9 @@ def which(
 
     The step is planned again, with the configuration of the run; of one that is under way, engine.which(step) tells.
     """
-    from msd.build import build_loaders, build_orders, build_planner, expect_ledgers
+    from msd.build import build_loaders, build_orders, build_planner
     from msd.cli.indexing import indexed
+    from msd.loader.ledgers import expect_ledgers
     from msd.runtime.origins import with_origins
     from msd.runtime.record import of_rank, provenance
 

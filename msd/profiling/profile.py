@@ -22,8 +22,8 @@ from msd.cost.linear import LEAST_ROWS, LinearModel, fit_linear
 from msd.cost.profile import VERSION, Outlier, Profile, SourceProfile
 from msd.cost.scores import Score, score
 from msd.errors import ConfigError, MsdError, told
-from msd.loader.admitted import AdmittedRows
 from msd.loader.features import RowFeatures
+from msd.loader.ledgers import admitted_rows
 from msd.loader.processes.decide import Timing
 from msd.loader.processes.measure import Rows, timed_work
 from msd.loader.rows import Row, RowReader
@@ -32,7 +32,6 @@ from msd.profiling.memory import measure
 from msd.profiling.store import fingerprints, machine, versions
 from msd.profiling.timing import Timings, on_one_core, time_rows, where_best
 from msd.sources.open import open_reader
-from msd.sources.unending import Unending
 
 ROWS = 512
 """Of each source, if there is time."""
@@ -265,8 +264,7 @@ def _read(config: PipelineConfig, order: SourceOrder, until: float) -> tuple[Row
 
 def _read_admitted(order: UnboundedOrder, until: float) -> tuple[Rows, float, float]:
     """Return the first rows of a source without an end, as far as they are there, with what `_read` returns."""
-    assert isinstance(order.admissions, Unending), "made by build_orders"
-    from_rows = AdmittedRows(order, order.admissions, read_bytes=READ_BYTES)
+    from_rows = admitted_rows(order, read_bytes=READ_BYTES)
     rows: list[tuple[int, Row]] = []
     took = Timing()
     nbytes = num_rows = 0

@@ -23,7 +23,6 @@ from msd.build import (
     build_coordinator,
     build_loaders,
     build_orders,
-    close_orders,
     index_all,
 )
 from msd.client import RankClient
@@ -37,14 +36,16 @@ from msd.core.journal import Edit, edits_to_state
 from msd.core.mesh import Mesh
 from msd.core.plan import StepPlan
 from msd.core.state import StateDict, canonical_json
-from msd.errors import ClosedError, ConfigError, DeadlineError, EngineError
+from msd.errors import ClosedError, ConfigError, EngineError
 from msd.loader.admitted import RowsNotHere
+from msd.loader.ledgers import close_orders
 from msd.loader.poison.suspects import Suspects
 from msd.runtime.assembly import Assembly
 from msd.runtime.base import check_supported, shown, step_number, too_late
 from msd.runtime.edits import TakesEdits
 from msd.runtime.failures import FailureNotes
 from msd.runtime.keeping import RunKeeper, needed
+from msd.runtime.lacking import Lacking, Patience
 from msd.runtime.origins import with_origins
 from msd.runtime.record import RunRecord, of_rank, provenance, size_of
 from msd.runtime.state import progress_of, run_state
@@ -84,8 +85,7 @@ class LocalEngine(TakesEdits):
         self._record = RunRecord()
         self._unread: list[Examine] = []
         """Left until somebody asks for a step: a run that is moved before has nothing to read where it was."""
-        self._lacking: dict[str, RowsNotHere] = {}
-        """By source without an end: the first row that was asked for and is still to come."""
+        self._lacking = Lacking()
         self._suspects = Suspects()
         # What holds files comes last, so that a start that fails leaves nothing open and writes nothing.
         with ExitStack() as undo:
@@ -353,7 +353,7 @@ class LocalEngine(TakesEdits):
         Raises:
             DeadlineError: If they do not come within `runtime.deadline_s`.
         """
-        began_s = time.monotonic()
+        patience = Patience(self.config.runtime.deadline_s)
         while True:
             self._check_open()
             step = wanted()
@@ -361,15 +361,7 @@ class LocalEngine(TakesEdits):
             plan = self._plan(step)
             if plan is not None or not self._lacking or self._coordinator.end is not None:
                 return plan
-            left_s = began_s + self.config.runtime.deadline_s - time.monotonic()
-            starving = self._coordinator.starving
-            lack = self._lacking.get(starving or "") or next(iter(self._lacking.values()))
-            if left_s <= 0:
-                raise DeadlineError(
-                    f"step {step} waited {time.monotonic() - began_s:.1f} s for {lack}; write more, or raise "
-                    "runtime.deadline_s"
-                )
-            self._changed.wait(min(lack.poll_s, left_s))
+            self._changed.wait(patience.pause_s(step, self._lacking.first(self._coordinator.starving)))
 
     def _plan(self, step: int) -> StepPlan | None:
         self._perform(self._coordinator.recall(step), reads=True)
@@ -387,7 +379,7 @@ class LocalEngine(TakesEdits):
         finally:
             self._perform(self._coordinator.ask(None))
         if plan is None and self._lacking:
-            raise EngineError(f"step {step} cannot be planned yet: {next(iter(self._lacking.values()))}")
+            raise EngineError(f"step {step} cannot be planned yet: {self._lacking.first(None)}")
         if plan is None:
             raise too_late(step, deadline_s)
         return plan
@@ -417,8 +409,7 @@ class LocalEngine(TakesEdits):
                         table = self._loaders[source].examine(start, num_rows)
                     except RowsNotHere as lack:
                         self._unread.append(command)
-                        known = self._lacking.get(source)
-                        self._lacking[source] = lack if known is None or lack.ordinal < known.ordinal else known
+                        self._lacking.note(lack)
                         continue
                     self._failures.note(source, table.failures)
                     waiting.extend(self._coordinator.handle(RowsExamined(_HOST, (table,))))

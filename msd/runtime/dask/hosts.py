@@ -17,13 +17,14 @@ from dask.system import CPU_COUNT
 from distributed import get_worker
 from distributed.system import MEMORY_LIMIT
 
-from msd.build import build_chains, build_loader, build_precautions, close_orders, place_chains
+from msd.build import build_chains, build_loader, build_precautions, place_chains
 from msd.config import PipelineConfig
 from msd.core.order import SourceOrder
 from msd.core.sample import SampleId, SampleSlab
 from msd.errors import EngineError
 from msd.loader.buffer import BufferPool
 from msd.loader.counts import Spent
+from msd.loader.ledgers import close_orders
 from msd.loader.loader import SourceLoader
 from msd.loader.poison.notes import Ended, folder_of
 from msd.loader.poison.suspects import News

@@ -37,7 +37,7 @@ class Host:
         plain = unpack(asked)
         self.told += plain["orders"]
         self.rows += plain["rows"]
-        return pack({"number": 0, "news_number": 0, "news": [], **tables_to_wire([])})
+        return pack({"number": 0, "news_number": 0, "news": [], "lacks": [], **tables_to_wire([])})
 
 
 class Constructor:
