@@ -189,6 +189,37 @@ def test_on_stall_stops_the_run_by_name(tmp_path):
         take(clients, 1)
 
 
+def test_two_hosts_that_consume_one_queue_give_each_message_one_place(tmp_path):
+    class Topic:
+        """A log with offsets; made anew on each host."""
+
+        def __init__(self, path):
+            self.path, self.at = path, 0
+
+        def take(self, max_rows, timeout_s):
+            with open(self.path) as file:
+                found = file.read().splitlines()[self.at : self.at + 40]
+            self.at += len(found)
+            return found
+
+        def position(self):
+            return self.at
+
+        def seek(self, position):
+            self.at = position
+
+    topic = tmp_path / "topic.txt"
+    topic.write_text("".join(f"message {number} of many\n" for number in range(1500)))
+    fresh = {"format": "queue", "cls": Topic, "options": {"path": str(topic)}, "path": None, "settle_s": 2.0}
+    with running(tmp_path, fresh=fresh, shadows=1) as (engine, clients):
+        live = take(clients, 8)
+        placed = [place for step in range(8) for place in engine.which(step)]
+    rows = {(place["shard"], place["row"]) for place in placed}
+    assert len(rows) == len({place["ordinal"] for place in placed})
+    topic.unlink()
+    assert replay(tmp_path, 8, fresh=fresh) == live
+
+
 SCRIPT = """
 import json, sys, msd
 if __name__ == "__main__":
