@@ -50,7 +50,8 @@ def test_init_writes_a_run_that_streams_the_very_steps(made, back):
                 assert not difference(next(one.client(rank)), next(other.client(rank)))
 
 
-def test_validate_plan_preview_and_which_show_the_documents(back, capsys):
+def test_validate_plan_preview_and_which_show_the_documents(back, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # In narrower cells long names are folded.
     (source,) = printed(capsys, "validate", back)["sources"]
     assert (source["problem"], source["rows_per_epoch"], source["rows"]) == (None, 48, 48)
     assert source["vocabulary"] > source["largest_id"]

@@ -197,7 +197,7 @@ def test_a_source_may_go_and_come_and_the_rest_goes_on(made_up, journal, gone, d
     state = json.loads(json.dumps(plans[-1].progress if plans else edited(chosen, journal).state_dict()))
     left = {name: rows for name, rows in made.items() if name != gone}
     terms = tuple(one for one in chosen.sources if one.name != gone)
-    mixture = MixtureConfig(unit=chosen.mixture.unit)
+    mixture = MixtureConfig(unit=chosen.mixture.unit, feedback=chosen.mixture.feedback)
     fewer = settings_of(left, mixture=mixture).__class__(
         **{name: getattr(chosen, name) for name in chosen.__slots__} | {"sources": terms, "mixture": mixture}
     )
