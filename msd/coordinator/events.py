@@ -9,7 +9,10 @@ from msd.core.sample import MetaTable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsExamined:
-    """Metadata came from a loader host: one table for each `Examine`, of exactly its rows."""
+    """Metadata came from a loader host: one table for each `Examine`, of exactly its rows.
+
+    Of a source without an end a table may have the first of them alone, if the others are still to come.
+    """
 
     host: str
     tables: tuple[MetaTable, ...]
