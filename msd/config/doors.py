@@ -93,7 +93,7 @@ def as_dict(struct: msgspec.Struct) -> dict[str, Any]:
     return {field: getattr(struct, field) for field in struct.__struct_fields__}
 
 
-_ORIGIN = ("format", "path", "rows", "cls", "options")
+_ORIGIN = ("format", "path", "rows", "cls", "options", "spool", "poll_s", "settle_s")
 """What says where a source's rows come from."""
 
 

@@ -57,7 +57,9 @@ class Outlook:
             self._rows_per_s[name] = (now.consumed - before.consumed) / (now_s - last[0])
             rows = int(now.rows - before.rows)
             worker_s, cpu_s = now.worker_s - before.worker_s, now.cpu_s - before.cpu_s
-            if rows and worker_s > 0 and self._orders[name].rows_per_epoch:
+            # Of a source without an end no index says how many bytes its rows have.
+            has_index = self._orders[name].rows_per_epoch and not self._orders[name].is_unbounded
+            if rows and worker_s > 0 and has_index:
                 num_bytes = rows * bytes_of_row(self._orders[name], now.consumed)
                 self._ledgers[name].add(Batch(rows, num_bytes, worker_s, max(0.0, cpu_s)))
 
@@ -68,7 +70,7 @@ class Outlook:
         longest window within that time counts: a mean over all of it would be late.
         """
         order, last = self._orders[source], self._last
-        if not order.rows_per_epoch or last is None or source not in last[1]:
+        if not order.rows_per_epoch or order.is_unbounded or last is None or source not in last[1]:
             return 1.0
         at, model = last[1][source].consumed, self._model(source)
         now_s = seconds_ahead(order, model, at, at + 1)

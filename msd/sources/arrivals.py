@@ -134,7 +134,7 @@ class FilesThatAppear:
         now, waiting, ready = self._now(), [], []
         for path in self._paths():
             name = os.path.relpath(path, self._root).replace(os.sep, "/")
-            if ledger.has(name) or _format_of(name) is None or name.lower().endswith(NOT_YET):
+            if ledger.has(name) or format_of(name) is None or name.lower().endswith(NOT_YET):
                 continue
             if any(piece.startswith(".") for piece in name.split("/")):
                 continue
@@ -166,7 +166,7 @@ class FilesThatAppear:
         """Return the offer of a file, None if it cannot be read as it is: it is tried again once it changed."""
         if self._offer is not None and self._offer[0] == file:
             return self._offer[1]
-        chosen = _format_of(file.name)
+        chosen = format_of(file.name)
         assert chosen is not None, "others are not listed"
         try:
             index = shard_format(chosen)[0](file, self._config, Opener())
@@ -302,6 +302,7 @@ def _read(descriptor: int, offset: int, nbytes: int) -> bytes:
     return b"".join(pieces)
 
 
-def _format_of(name: str) -> str | None:
+def format_of(name: str) -> str | None:
+    """Return the format of shards that a name says, None if it says none."""
     lower = name.lower()
     return next((chosen for ending, chosen in _FORMATS.items() if lower.endswith(ending)), None)

@@ -22,7 +22,7 @@ import msgspec
 from msd.core.state import canonical_json
 from msd.core.text import text_of
 from msd.errors import SourceError
-from msd.sources.spool import cannot_write, create
+from msd.sources.spool import cannot_write, create, sweep
 
 SEGMENT = 1024
 """Entries that are written together once there are so many more."""
@@ -217,6 +217,7 @@ class Ledger:
             raise self._named(cannot_write(self.folder, error)) from None
         header = {"kind": "msd ledger", "version": _VERSION, "source": self._source, "takes": self._takes}
         create(self.folder, HEADER, (json.dumps(header) + "\n").encode())
+        sweep(self.folder)
         self._check_header()
 
     def _check_header(self) -> bool:

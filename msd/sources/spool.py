@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import tempfile
+import time
 from pathlib import Path
 
 from msd.core.text import text_of
@@ -11,6 +12,8 @@ from msd.errors import SourceError
 
 WRITING = ".msd-writing-"
 """Beginning of the names of files that are not complete yet."""
+LEFT_S = 3600.0
+"""A file that is not complete after so long has nobody any more who writes it."""
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -40,6 +43,14 @@ def create(folder: Path, name: str, content: bytes) -> bool:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writers left that were ended in the middle long ago."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(WRITING) and time.time() - entry.stat().st_mtime > LEFT_S:
+                os.unlink(entry.path)
 
 
 def sync_folder(folder: Path) -> None:

@@ -15,18 +15,19 @@ from msd.core.dotted import import_dotted
 from msd.core.index import BlockTable, Shard
 from msd.core.sample import RawSample
 from msd.core.unbounded import Admitted
-from msd.errors import StateError
+from msd.errors import ConfigError, StateError
 from msd.sources.arrivals import (
     Arrivals,
     FilesThatAppear,
     LinesThatAppear,
     changed_lines,
     digest_of,
+    format_of,
     grows,
     root_of,
 )
 from msd.sources.base import BadRow, BlockReader
-from msd.sources.config import ReaderConfig
+from msd.sources.config import GROWING, ReaderConfig
 from msd.sources.files import Opener, reading
 from msd.sources.jsonl import parse_line
 from msd.sources.ledger import Admission, Ledger, Takes
@@ -39,6 +40,7 @@ MOST_AT_ONCE = 64
 """Admissions of one call: files without a row must not hold up whoever asks."""
 SEEN_S = 2.0
 """What another host admitted is to be seen here within this time."""
+CLOSE_S = 2.0
 _KEPT_TABLES = 32
 
 
@@ -58,7 +60,7 @@ class Unending:
             clock: Seconds that go only forward, for `poll_s`.
 
         Raises:
-            ConfigError: If the class of a queue cannot be imported.
+            ConfigError: If the class of a queue cannot be imported, or a path is that of one file that cannot grow.
         """
         assert config.spool is not None
         if config.format == "queue" and isinstance(config.cls, str):
@@ -75,6 +77,11 @@ class Unending:
             path = os.path.abspath(os.path.expanduser(config.path))
             config = msgspec.structs.replace(config, path=path)
             self.takes, self._root = "lines" if grows(path) else "files", root_of(path)
+            if self.takes == "files" and self._root == path and format_of(path) is not None:
+                raise ConfigError(
+                    f"sources.{name}: path {config.path!r} is one file that does not grow by lines; name the folder in "
+                    f"which files appear, a glob, a file that ends in {', '.join(GROWING)}, or leave format out"
+                )
         self.config = config
         self._clock = clock
         self._stand()
@@ -189,10 +196,15 @@ class Unending:
 
     def close(self) -> None:
         """Let go of a queue."""
-        with self._looking:
+        # A queue that hangs is left behind: whoever closes must come to an end.
+        if not self._looking.acquire(timeout=CLOSE_S):
+            return
+        try:
             if self._arrivals is not None:
                 self._arrivals.close()
             self._arrivals = None
+        finally:
+            self._looking.release()
 
     def _look(self, end: int) -> None:
         began_s = self._clock()

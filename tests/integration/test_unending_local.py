@@ -375,3 +375,10 @@ def test_a_queue_gives_what_a_replay_gives_though_the_queue_is_gone(tmp_path):
     live = replay(tmp_path, 3, sources={"fresh": fresh})
     queue.unlink()
     assert replay(tmp_path, 3, sources={"fresh": fresh}) == live
+
+
+def test_a_configuration_may_put_rows_in_the_place_of_what_is_still_to_come(tmp_path):
+    rows = [{"text": f"row {number} of some"} for number in range(200)]
+    bounded = config(tmp_path).replace(sources={"fresh": {"rows": rows}})
+    with msd.start(bounded) as engine:
+        assert taken(engine, 1)

@@ -256,6 +256,7 @@ class Workshop:
     async def _examine(self, batch: Sequence[Request]) -> None:
         num_decided = self._num_decided
         tables = await asyncio.get_running_loop().run_in_executor(self._threads, self._examined, batch)
+        came: set[str] = set()
         for request, table in zip(batch, tables, strict=False):
             if request[1] == STANDBY:
                 continue
@@ -267,9 +268,12 @@ class Workshop:
                 continue
             if request[0] in self._lacks and table.end > self._lacks[request[0]][0]:
                 del self._lacks[request[0]]
+                came.add(request[0])
             self._num_done += 1
             self._done.append((self._num_done, request, table))
         self._under_way.difference_update(batch)
+        # Where the first rows have come others may have, too; until then nobody looks for those.
+        self._ask_again([request for request in self._lacking if request[0] in came])
         if self._num_decided != num_decided:
             # Nobody may have anything more to say about rows that this batch met.
             self.unpark()
@@ -291,9 +295,17 @@ class Workshop:
 
     def _look_again(self) -> None:
         self._look = None
-        lacking, self._lacking = self._lacking, {}
-        # In order, so that a look finds as much as is wanted.
-        self.request(sorted(lacking))
+        firsts: dict[str, Request] = {}
+        for request in sorted(self._lacking, key=lambda request: request[2]):
+            firsts.setdefault(request[0], request)
+        self._ask_again(firsts.values())
+
+    def _ask_again(self, lacking: Iterable[Request]) -> None:
+        """Look once more whether rows of these requests are there."""
+        again = list(lacking)
+        for request in again:
+            del self._lacking[request]
+        self.request(again)
 
     def _leave(self, keys: Iterable[Key]) -> None:
         """Note that a thread is in these loaders no more."""

@@ -117,6 +117,7 @@ def test_rows_that_are_still_to_come_are_looked_for_again_and_hold_no_thread():
             bench.shop.request([("web", 0, 0, 4), ("web", 0, 4, 4), ("web", 0, 8, 4), ("books", 0, 0, 4)])
         await bench.until(lambda: bench.answered == [("books", 0, 4), ("web", 0, 4)])
         await bench.until(lambda: web.examined.count((4, 4)) >= 3)
+        assert web.examined.count((8, 4)) == 1
         assert bench.shop.lacks() == [["web", 4, "files"]]
         web.missing_from = None
         await bench.until(lambda: len(bench.answered) == 4)

@@ -3,7 +3,9 @@ import os
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from msd.errors import ConfigError, SourceError
 from msd.sources.config import ReaderConfig, ShuffleConfig
@@ -112,9 +114,7 @@ class TestFolder:
         assert "a.parquet is left out until it is written again" in caplog.text
         assert "a.parquet cannot be read" in unending.lack
         (data / "a.parquet").unlink()
-        pa = pytest.importorskip("pyarrow")
-        pa.parquet = pytest.importorskip("pyarrow.parquet")
-        pa.parquet.write_table(pa.table({"text": ["one", "two", "three"]}), data / "a.parquet")
+        parquet.write_table(pa.table({"text": ["one", "two", "three"]}), data / "a.parquet")
         clock.now += 1
         assert unending.admit_to(10) == 5
         assert texts(unending, 1) == ["one", "two", "three"]
@@ -140,6 +140,11 @@ class TestFolder:
         assert unending.admit_to(1) == 0
         assert unending.admit_to(1) == 1
         assert unending.find(0).blocks.shards[0].name == "last.jsonl"
+
+
+def test_one_file_that_cannot_grow_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="one file that does not grow by lines"):
+        Unending("web", config(tmp_path / "x.parquet", tmp_path / "spool"))
 
 
 class TestLines:

@@ -2,6 +2,7 @@ import json
 import multiprocessing
 import os
 import threading
+import time
 
 import pytest
 
@@ -168,6 +169,14 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SourceError, match=r"sources\.web: spool .*file/spool cannot be written"):
         ledger(tmp_path / "file" / "spool").append(**said("a"))
+
+
+def test_what_a_writer_left_long_ago_is_removed_and_nothing_else(tmp_path):
+    for name, age_s in ((f"{WRITING}old", 7200), (f"{WRITING}new", 10), ("other", 7200)):
+        (tmp_path / name).write_text("half")
+        os.utime(tmp_path / name, (time.time() - age_s,) * 2)
+    filled(tmp_path, ["a"])
+    assert sorted(os.listdir(tmp_path)) == sorted([f"{WRITING}new", "other", HEADER, entry_name(0)])
 
 
 class TestSegments:
